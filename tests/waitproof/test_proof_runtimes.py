@@ -126,8 +126,9 @@ def test_a_collective_with_the_default_timeout_is_presumed_to_wait_for_its_ranks
 def test_a_copy_of_the_data_loader_is_known_like_it(package: str) -> None:
     loader = "dataloader.py" if package.startswith("torch/") else "stateful_dataloader.py"
     worker = "_utils/worker.py" if package.startswith("torch/") else "worker.py"
-    waits = (Frame("select", "/usr/lib/python3.11/selectors.py", 1), Frame("wait", f"{LIBRARY}/connection.py", 1))
-    waits += Frame("_poll", f"{LIBRARY}/connection.py", 1), Frame("get", f"{LIBRARY}/queues.py", 1)
+    waits: tuple[Frame, ...] = (Frame("select", "/usr/lib/python3.11/selectors.py", 1),)
+    waits += tuple(Frame(name, f"{LIBRARY}/connection.py", 1) for name in ("wait", "_poll", "poll"))
+    waits += (Frame("get", f"{LIBRARY}/queues.py", 1),)
     main = (*waits, Frame("_try_get_data", f"/v/site-packages/{package}{loader}", 1), Frame("<module>", "/train.py", 1))
     served = (*waits, Frame("_worker_loop", f"/v/site-packages/{package}{worker}", 1))
     assert recognized.awaits_batch(main)

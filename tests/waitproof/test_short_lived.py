@@ -163,3 +163,29 @@ def test_what_a_process_had_that_ends_while_it_is_read_is_known_only_from_before
 )
 def test_what_nobody_who_lives_has_started_shows_nothing(before: World, after: World) -> None:
     assert turnover(before, after, {10, 20}).unknown
+
+
+CHURN = """def churn():
+    while True:
+        t = threading.Thread(target=time.sleep, args=(0.01,)); t.start(); t.join()
+"""
+
+
+def test_threads_that_come_and_go_in_another_process_hide_no_deadlock(job: Job) -> None:
+    job.start(f"{SMALL}{CHURN}child(churn); ready(); stuck()")
+    assert "waits for a lock" in closed(job, job.pid).mechanism
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "a, b = os.pipe(); child(churn); os.close(b); ready(); os.read(a, 1)",
+        "threading.Thread(target=churn, daemon=True).start(); ready(); stuck()",
+        "pid = child(churn); ready(); os.waitpid(pid, 0)",
+    ],
+    ids=["a pipe of that process", "a lock of that process", "the end of that process"],
+)
+def test_what_a_process_may_give_whose_threads_come_and_go_is_never_proved(job: Job, code: str) -> None:
+    job.start(f"{SMALL}{CHURN}{code}")
+    for _ in range(3):
+        assert see(job, job.pid).open_reason
