@@ -67,10 +67,11 @@ class Handlers:
 
     def _awaits_end(self, pid: int, thread: WaitingThread) -> bool:
         """Whether this is a side thread of a rank that has stepped, or of a process below one, and waits only for
-        signals that end the job: it saves a last checkpoint then."""
+        signals that end the job: it saves a last checkpoint then.  Not where the main thread may have joined it."""
         is_main = thread.tid == pid or (pid, thread.tid) in self._mains
         only = bool(thread.awaited) and thread.awaited <= handled.LAST and not thread.timed
-        return only and not is_main and self.has_trained(pid) and not self._awaits_stop(pid)
+        awaited = self._awaits_stop(pid) or recognized.awaits_thread(self._frames(pid, pid))
+        return only and not is_main and self.has_trained(pid) and not awaited
 
     def _awaits_stop(self, pid: int) -> bool:
         """Whether this rank has stepped and may wait on purpose until it is stopped: its main thread waits for an event

@@ -216,6 +216,7 @@ _CALLING: Final = re.compile(r"/(site|dist)-packages/(torch|tqdm)/")
 # Locks that threads of the program and of libraries take alike: of a log, and of a module that is being imported.
 _SHARED_LOCKS: Final = re.compile(r"/logging/__init__\.py$|^<frozen importlib")
 _EXIT: Final = ("threading.py", frozenset({"_shutdown"}))
+_JOIN: Final = ("threading.py", frozenset({"join", "_wait_for_tstate_lock"}))
 _TENSORBOARD: Final = re.compile(r"/torch/utils/tensorboard/")
 _BOOTSTRAP: Final = ("threading.py", frozenset({"_bootstrap"}))
 # The functions that read and write a connection of multiprocessing: only Python has its descriptors.
@@ -528,6 +529,12 @@ def awaits_event(frames: Sequence[Frame]) -> bool:
     if own > 1 and is_in(frames[1], *_EVENT_LOOP):
         return True
     return own > 0 and all(any(is_in(frame, *row) for row in _UNTIL) for frame in frames[:own])
+
+
+def awaits_thread(frames: Sequence[Frame]) -> bool:
+    """Whether code that is not of the standard library waits for the end of a thread itself."""
+    own = next((place for place, frame in enumerate(frames) if not frame.is_standard), 0)
+    return own > 0 and all(is_in(frame, *_JOIN) for frame in frames[:own])
 
 
 def trains(frames: Sequence[Frame]) -> bool:

@@ -247,6 +247,8 @@ asyncio.run(main())""",
     "an event that a thread sets after a SIGTERM": """e = threading.Event()
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 thread(lambda: (signal.sigwait({signal.SIGTERM}), e.set())); ready(); e.wait()""",
+    "a thread that waits for SIGTERM, and is joined": """signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+t = threading.Thread(target=lambda: signal.sigwait({signal.SIGTERM}), daemon=True); t.start(); ready(); t.join()""",
     "a main thread that waits for SIGTERM, on purpose": (
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); ready(); signal.sigwait({signal.SIGTERM})"
     ),
