@@ -265,6 +265,7 @@ def prepare(command: Sequence[str], settings: Settings, caught: signals.Signals,
     if beat_files.note is not None:
         journal.log(beat_files.note)
         console.print(beat_files.note, severity="info")
+    procfs.pin()
     procfs.reserve_descriptor()
     marker = f"FTRUN_BEAT_DIR={beat_files.path}".encode()
     log = settings.termination_log or (TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None)
