@@ -275,3 +275,11 @@ def test_signals_reach_the_second_phase(runs: Runs) -> None:
     os.kill(run.pid, signal.SIGUSR1)
     assert run.wait() == 3, run.log()
     assert run.stdout == "caught\n"
+
+
+def test_a_phase_leaves_no_descriptor_open(runs: Runs) -> None:
+    """A job of many phases needs no more of them than one."""
+    run = runs.run(*config(runs, *(phase(name, "ls /proc/$PPID/fd | wc -l") for name in "abcd")))
+    assert run.wait() == 0, run.log()
+    first, *others = run.stdout.split()
+    assert others == [first] * 3
