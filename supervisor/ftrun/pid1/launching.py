@@ -5,6 +5,7 @@ import os
 import select
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ftrun.config.option_table import Settings
@@ -233,7 +234,8 @@ class Launcher:
         """A request to end came before these were executed, and has reached at most standbys."""
         if (stop := self._setup.signals.stop) is not None:
             for pid in pids:
-                os.kill(pid, stop)
+                with suppress(OSError):  # by now it may be a program of another user
+                    os.kill(pid, stop)
 
     def _streams(self, local_rank: int) -> Mapping[int, int]:
         return self._capture.streams(local_rank)
