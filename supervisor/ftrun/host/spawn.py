@@ -86,9 +86,15 @@ def spawn(
     close-on-exec.  It gets SIGKILL when ftrun dies.  `reporting`: a pipe of `report_pipe` that several children share.
     """
     report, failed = reporting or report_pipe()
-    pid = fork(partial(_become, start, inherited, os.getpid(), failed, group))
-    if reporting is None:
-        os.close(failed)
+    try:
+        pid = fork(partial(_become, start, inherited, os.getpid(), failed, group))
+    except OSError:
+        if reporting is None:
+            os.close(report)
+        raise
+    finally:
+        if reporting is None:
+            os.close(failed)
     try:
         os.setpgid(pid, group or pid)  # in parent and child, so that neither has to wait for the other
     except OSError:
