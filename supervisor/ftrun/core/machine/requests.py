@@ -88,8 +88,8 @@ def on_restart_requested(job: Job, phase: Phase, event: ev.RestartRequested, pol
             return job, _answer(event, True, why) + effects
         case Stopping() | Healing() if isinstance(job.want, Restart):
             return job, _answer(event, True, "a restart is already under way")
-        case Pending() if isinstance(job.want, KeepRunning):
-            return job, _answer(event, True, "the command is about to be started")
+        case Pending() | Healing() if isinstance(job.want, KeepRunning):  # before the first start
+            return job, _answer(event, True, "nothing is to be stopped: the command starts as soon as it can")
     return job, _answer(event, False, "the job is ending")
 
 
