@@ -79,6 +79,16 @@ def test_no_restarts_are_advised_once_they_are_used_up(tmp_path: Path, verdict: 
     assert advice in "\n".join(reports.failure_lines(found))
 
 
+def test_a_program_that_handles_ctrl_c_needs_no_mending(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    run.record("exited", code=130, why="the command exited with 130")
+    run.record("ended", verdict="failed", exit_code=130, why="the command exited with 130")
+    found = reports.failure(run.write(), 1)
+    run.close()
+    assert found is not None
+    assert "do       nothing, if somebody ended it by Ctrl-C; else mend the cause" in reports.failure_lines(found)
+
+
 def test_ctrl_c_is_no_failure(tmp_path: Path) -> None:
     """The terminal sends it to the command as well, which may end before ftrun has passed it on."""
     run = MadeRun(tmp_path / "run")

@@ -81,6 +81,8 @@ def _what_to_do(found: dict[str, Any]) -> str:
         return f"have the device checked that the records name, on {found['node'] or 'its host'}"
     if found["signal"] == signal.SIGKILL:
         return "find out who sent SIGKILL: `dmesg` and the scheduler say whether memory had run out"
+    if found["code"] == exit_codes.shell_status(None, signal.SIGINT):  # of a program that handles it
+        return "nothing, if somebody ended it by Ctrl-C; else mend the cause"
     then = found["then"] or {}
     if not then:
         return "nothing yet: `ftctl status` shows what follows"
