@@ -51,7 +51,7 @@ class FtrunFinder(object):
                 return _auto.find(self, name, path, target)
             if name in self.crash_recorder.unseen:
                 unseen = self.crash_recorder.unseen[name]
-                return type(unseen.spec)(name, unseen)  # type: ignore[call-arg]
+                return type(unseen.spec)(name, unseen)
             if name in ("multiprocessing.popen_fork", "multiprocessing.spawn"):
                 self.crash_recorder.watch_children()
         except Exception:
