@@ -225,6 +225,11 @@ def _optimizer_state(module: Any) -> None:
     module._init_optim_state = around(function, training.begin_trial, training.end_trial)
 
 
+def _lightning(module: Any) -> None:
+    """It passes torch.save a buffer, which it then writes into the file; torch.load gets the open file."""
+    module._atomic_save = noting(module._atomic_save, was_saved, (1, ("filepath",)), "lightning.save")
+
+
 def _distributed_load(module: Any) -> None:
     module.load = noting(module.load, known.was_loaded, READ, "torch.distributed.checkpoint.load")
 
@@ -240,12 +245,14 @@ AFTER: dict[str, Callable[[Any], None]] = {
     "torch.serialization": _wrapped("torch", {"save": (1, ("f",))}, {"load": (0, ("f",))}),
     # Takes the place of torch.save and torch.load where torch_npu is imported.
     "torch_npu.utils.serialization": _wrapped("torch", {"save": (1, ("f",))}, {"load": (0, ("f",))}),
-    # An asynchronous save is not complete when the call returns.
+    # An asynchronous save is not complete when the call returns: its thread calls `save`.
     "torch.distributed.checkpoint.state_dict_saver": _wrapped(
         "torch.distributed.checkpoint", {"save": WRITTEN, "async_save": NOTHING}, {}
     ),
     "torch.distributed.checkpoint.state_dict_loader": _distributed_load,
     "torch.distributed.checkpoint.state_dict": _optimizer_state,
+    "lightning.fabric.utilities.cloud_io": _lightning,
+    "lightning_fabric.utilities.cloud_io": _lightning,
     "safetensors.torch": _wrapped("safetensors", {"save_file": (1, ("filename",))}, {"load_file": (0, ("filename",))}),
 }
 

@@ -4,6 +4,7 @@ The name of this file matters.  A warning that is given with `stacklevel=2` name
 and filters go by that place.  Python does not count the frames of its import system there (`warnings.warn`, and
 `stacklevel` of `logging`): it knows them by `importlib` and `_bootstrap` in the name of their file.  So the functions
 of this file are not counted either, and such a warning of torch.load names the program's line, as without ftrun.
+`__tracebackhide__` leaves them out of what pytest and IPython show.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def noting(function: AnyFunction, note: Callable[[Any], None], target: Target, s
 
     @alike(function)
     def within(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         if is_compiling():
             return function(*args, **kwargs)
         pass_on_defaults(within, function)
@@ -84,6 +86,7 @@ def after(function: AnyFunction, note: Callable[[Any], None], before: bool = Fal
 
     @alike(function)
     def within(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         if before:
             _noted(note, args)
         result = function(*args, **kwargs)
@@ -106,6 +109,7 @@ def around(function: AnyFunction, begin: Callable[[], None], end: Callable[[], N
 
     @alike(function)
     def within(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         begin()
         try:
             return function(*args, **kwargs)
@@ -120,6 +124,7 @@ def with_beats(function: Callable[[Any], Any], training: Any) -> Callable[[Any],
 
     @alike(function)
     def __next__(self: Any) -> Any:
+        __tracebackhide__ = True
         if is_compiling():
             return function(self)
         try:
@@ -138,6 +143,7 @@ def with_movement(function: AnyFunction, training: Any) -> AnyFunction:
 
     @alike(function)
     def within(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         gradients = function(*args, **kwargs)
         if not is_compiling():
             try:

@@ -51,6 +51,15 @@ def load(path):
 def save(path, model, epoch):
     dcp.save(state(epoch), checkpoint_id=path)
 """
+FABRIC = """
+import torch
+from lightning.fabric import Fabric
+torch.set_num_threads(1)
+def load(path):
+    return Fabric(accelerator="cpu").load(path)["epoch"]
+def save(path, model, epoch):
+    Fabric(accelerator="cpu").save(path, {"model": model.state_dict(), "epoch": epoch})
+"""
 # Plain SGD, whose step count begins anew with each start.  `END`: how an attempt ends after two epochs.
 OTHER = """
 import os, sys, threading
@@ -115,8 +124,9 @@ dist.destroy_process_group()
         ("safetensors.torch", SAFETENSORS),
         ("torch.distributed", DISTRIBUTED),
         ("torch.distributed", DISTRIBUTED_STATE),
+        ("lightning.fabric", FABRIC),
     ],
-    ids=["torch.save", "safetensors", "distributed", "distributed with an optimizer"],
+    ids=["torch.save", "safetensors", "distributed", "distributed with an optimizer", "fabric"],
 )
 @pytest.mark.parametrize("end", ["die", "hang"])
 def test_resumed_program_that_saves_newer_state_makes_progress(

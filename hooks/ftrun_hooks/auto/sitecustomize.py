@@ -15,6 +15,8 @@ class FtrunFinder(object):
         "torch.",
         "torch_npu.",
         "safetensors.torch",
+        "lightning.fabric.utilities.cloud_io",
+        "lightning_fabric.utilities.cloud_io",
         "mindspore.",
         "paddle.",
         "keras.",
