@@ -136,8 +136,7 @@ OPTIONS = (
     "and its name in capitals, such as `FTRUN_HANG_TIMEOUT`; a repeatable one has a value a line. In a config file",
     '(`--config`, TOML) these names are keys: `hang-timeout = "10m"`. What is given first counts: option, environment,',
     "annotations, phase, config file, default. Of two options that exclude each other (`--run-dir` and `--log-dir`,",
-    "`--quiet` and `--verbose`) the one from the first of these sources is used; `--dry-run` and `ftctl explain` show",
-    "that the other is not; both from one source are an error.",
+    "`--quiet` and `--verbose`) the one from the first of these sources is used; both from one source are an error.",
 )
 LINES = """## ftrun's own lines
 

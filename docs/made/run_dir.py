@@ -54,7 +54,6 @@ STATE: Final = (
 def page() -> str:
     lines = ["# Files", "", "Generated from the code by `docs/reference.py`.", ""]
     lines += ["## Run dir", "", *WHERE, "", *_list(FILES), ""]
-    lines += []
     lines += [
         "## State dir",
         "",
@@ -70,20 +69,17 @@ WHERE: Final = (
     "folder. One ftrun at a time works in it, and it is not removed. Each `[[phase]]` has a run dir of its own.",
     "",
     "With `--log-dir` each start of ftrun begins a new run dir, but for one: if ftrun was killed, for example with its",
-    "container, and the newest run there of the same command, node and member has no end, the next ftrun in the same",
-    "schedule of the same job continues in that run dir, with its counts, as with `--run-dir`. On a network disk it",
-    "begins a new one also then, so that `MA_PROC_START_CNT` is 1 again after a restart of the container: there give",
-    "`--run-dir`.",
+    "container, the next ftrun in the same schedule of the same job continues the newest run there of this command,",
+    "node and member, with its counts, unless that has an end. On a network disk it begins a new one also then, and",
+    "`MA_PROC_START_CNT` is 1 again: there give `--run-dir`.",
     "",
-    "On a network disk it is a copy of a local folder, up to one second old, so that a dead disk stops nothing. ftrun",
-    "names the local folder in its first line and in `FTRUN_RUN_DIR`; `ftctl` accepts either.",
+    "A run dir on a network disk is a copy of a local one in the temp folder (`TMPDIR`), up to one second old, so that",
+    "a dead disk stops nothing. The first line of ftrun and `FTRUN_RUN_DIR` name that folder; `ftctl` accepts either.",
     "",
-    "A local disk that does not answer (a failing NVMe, `fsfreeze`) is not kept away from ftrun: records are written",
-    "before ftrun acts, so it is blocked at the next one until the disk answers. Meanwhile the command runs on, but",
-    "gets no signal, also no SIGTERM, and is not restarted. Where local disks stall, let `--run-dir` be in memory,",
-    "which also outlives a restart of the container in its pod: an `emptyDir` with `medium: Memory`, or another tmpfs;",
-    "and name a disk as `--state-dir`, which a helper writes. With a run dir on a network disk, the local folder is in",
-    "the temp folder (`TMPDIR`).",
+    "A local disk that does not answer (a failing NVMe, `fsfreeze`) blocks ftrun, since records are written before it",
+    "acts. Meanwhile the command runs on, but gets no signal, also no SIGTERM, and is not restarted. Where local disks",
+    "stall, put `--run-dir` into memory, which also outlives a restart of the container in its pod: an `emptyDir` of",
+    "`medium: Memory`, or another tmpfs. Name a disk as `--state-dir`, which a helper writes.",
 )
 ELSEWHERE: Final = (
     f"- `/dev/shm/ftrun-beats-…`: the beat folder, `FTRUN_BEAT_DIR`: {layout.FILE_BYTES // 1024} KiB in memory, for"

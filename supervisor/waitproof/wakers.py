@@ -416,7 +416,7 @@ ObjectRule = Callable[[Reader, int, Descriptor, str, Presumed | None, set[int]],
 
 
 class Kind(NamedTuple):
-    """One kind of wait.  `ends`: who can end it; `why`: who cannot, or the reason.  docs/waitproof.md has these texts.
+    """A kind of wait.  `ends`: who can end it; `why`: who cannot, or the reason.  docs/waitproof.md has the first two.
 
     `calls`: the rule by the kind of the system call (`kind_of`), `objects`: by the kind of what a descriptor stands
     for.  `own`: which threads of the own process can end it, where that is not by the call (recognized.py)."""

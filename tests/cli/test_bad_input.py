@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -87,6 +89,26 @@ def test_a_full_standard_output_is_one_line(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (2, "ftrun: stdout: No space left on device\n")
 
 
+def test_a_full_standard_error_does_not_change_the_exit_code() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*FTRUN, "--no-such-option", "true"], stdout=subprocess.PIPE, stderr=full, timeout=60)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_a_closed_standard_error_leaves_standard_output_alone() -> None:
+    words = ["sh", "-c", 'exec 2>&-; exec "$@"', "sh", *FTRUN, "--no-such-option", "true"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_an_unexpected_error_before_the_start_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(derived, "idle_timeout", mock.Mock(side_effect=KeyError("planted")))
+    assert run(COMMAND) == 125
+    assert capsys.readouterr().err == "ftrun: KeyError('planted')\n"
+
+
 def test_a_lack_of_memory_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[str] = []
     monkeypatch.setattr(loop, "prepare", mock.Mock(side_effect=MemoryError))
@@ -131,10 +153,14 @@ def test_bad_variable_is_one_line(tmp_path: Path, variable: str, text: str, says
         (b"hang-timeout = true", "'True' is not a duration"),
         (b"restart-on = ['hang', 'falt']", "did you mean 'fault'?"),
         (b"max-restarts = inf", "is not a whole number"),
+        (b"on-exit = {a = 1}", "'on-exit' is neither a text nor a number nor true or false"),
+        (b"on-exit = [[1]]", "'on-exit' is neither"),
+        (b"hang-timeout = 2026-11-30", "'hang-timeout' is neither"),
+        (b"run-dir = ['a', 'b']", "'run-dir' takes no list"),
         (b"hang-timeout = '1s'\nhang-timeout = '2s'", "overwrite"),
         (b"x = " + b"[" * 50_000, ""),
     ],
-    ids=range(10),
+    ids=range(14),
 )
 def test_bad_config_file_is_one_line(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "ftrun.toml").write_bytes(content)
@@ -142,6 +168,31 @@ def test_bad_config_file_is_one_line(tmp_path: Path, content: bytes, says: str) 
     assert says in line
     assert "ftrun.toml" in line
     assert len(line) < 500
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["annotations = 'x'", "run-dir = 'x'", "[[phase]]\nname = 'a'\ncommand = ['x']"],
+    ids=["file", "path", "word"],
+)
+def test_a_config_file_with_a_nul_character_is_one_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / "ftrun.toml").write_text(line.replace("'x'", '"a\\u0000b"'))
+    assert "has a NUL character" in refusal(tmp_path, "--config", "ftrun.toml", *COMMAND)
+
+
+@pytest.mark.parametrize("option", ["config", "annotations", "fault-table"])
+@pytest.mark.parametrize("kind", ["pipe", "endless", "large"])
+def test_a_file_that_is_not_read_to_its_end_is_one_line(tmp_path: Path, option: str, kind: str) -> None:
+    """A pipe has its content only once, and a file is read again for each phase and by helpers."""
+    file = tmp_path / "file"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "endless":
+        file.symlink_to("/dev/zero")
+    else:
+        file.write_text("# a comment\n" * 100_000 + "max-restarts = 1\n")
+    says = "larger than 1 MiB" if kind == "large" else "not a regular file"
+    assert refusal(tmp_path, f"--{option}", str(file), *COMMAND) == f"--{option} {file}: {says}"
 
 
 def test_unusable_run_dir_is_one_line(tmp_path: Path) -> None:
@@ -173,6 +224,21 @@ def test_full_run_dir_does_not_stop_the_job(runs: Runs) -> None:
     assert run.stdout == "ran\n"
     assert run.stderr.count("\n") == 1
     assert "No space left on device" in run.stderr
+
+
+@pytest.mark.parametrize("files", [1, 2, 3], ids=["no folder", "no file", "one file"])
+def test_a_full_temp_folder_does_not_stop_the_job(runs: Runs, files: int) -> None:
+    """Nobody chose it for the records: they go to another one."""
+    need_mounts()
+    full = runs.folder / "full"
+    prefix = runs.mounted(f"mkdir {full}; mount -t tmpfs -o nr_inodes={files} tmpfs {full}")
+    words = [*prefix, *FTRUN, "sh", "-c", "echo $FTRUN_RUN_DIR; ls -A $TMPDIR; exit 3"]
+    environment = runs.environment | {"TMPDIR": str(full)}
+    done = subprocess.run(words, cwd=runs.folder, env=environment, capture_output=True, text=True, timeout=60)
+    (run_dir,) = done.stdout.splitlines()
+    assert done.returncode == 3
+    assert re.search(rf"run dir {full}/.+: No space left on device; ftrun works in {run_dir}\n", done.stderr)
+    shutil.rmtree(run_dir)
 
 
 BROKEN = {

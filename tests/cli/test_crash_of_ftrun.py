@@ -169,3 +169,65 @@ def test_an_internal_error_after_the_recorded_end_does_not_change_it(runs: Runs)
     assert "RuntimeError: planted" in problem["traceback"]
     assert (ended["verdict"], ended["exit_code"]) == ("succeeded", 0)
     assert runs.verdict["exit_code"] == 0
+
+
+FAILING_LISTS = """
+import ftrun.host.procfs, ftrun.pid1.loop
+def fail(*given): raise OSError(12, 'Cannot allocate memory')
+def decide(job, event, policy, unchanged=ftrun.pid1.loop.decide):
+    if type(event).__name__ == 'BeatsRead': ftrun.host.procfs._names = fail
+    return unchanged(job, event, policy)
+ftrun.pid1.loop.decide = decide
+"""
+
+
+def test_an_internal_error_that_recurs_while_the_tree_is_ended_is_125_as_well(runs: Runs) -> None:
+    run = runs.run("--grace", "300ms", "sh", "-c", "sleep 3600 & exit 3", program=patched(FAILING_LISTS))
+    assert run.wait() == 125, run.log()
+    (problem,) = run.named("problem")
+    assert "Cannot allocate memory" in problem["traceback"]
+    assert "Traceback" not in run.stderr
+    assert "cannot be listed: OSError" in (run.run_dir / "run.log").read_text()
+    assert (run.order[-1], run.records[-1]["exit_code"]) == ("ended", 125)
+    assert runs.verdict["exit_code"] == 125
+
+
+FAILING_SUMMARY = """
+import ftrun.pid1.bootstrap
+def fail(*given): raise RuntimeError('planted')
+ftrun.pid1.bootstrap.Setup.print_summary = fail
+"""
+
+
+def test_an_internal_error_of_the_last_line_does_not_change_the_code(runs: Runs) -> None:
+    run = runs.run("sh", "-c", "exit 3", program=patched(FAILING_SUMMARY))
+    assert run.wait() == 3, run.log()
+    assert run.stderr == ""
+    assert "RuntimeError: planted" in (run.run_dir / "run.log").read_text()
+
+
+FAILING_PIPES = """
+import ftrun.pid1.loop
+def fail(*given): raise OSError(24, 'Too many open files')
+ftrun.pid1.loop.OutputPipes = fail
+"""
+
+
+def test_an_error_before_the_start_leaves_no_beat_folder(runs: Runs) -> None:
+    run = runs.run("true", program=patched(FAILING_PIPES))
+    assert run.wait() == 125, run.log()
+    assert run.stderr == "ftrun: [Errno 24] Too many open files\n"
+    assert "in fail" in (run.run_dir / "run.log").read_text()
+
+
+def test_the_state_of_a_long_command_is_read_by_the_next_ftrun(runs: Runs) -> None:
+    command = ("sh", "-c", "echo start $MA_PROC_START_CNT; [ $MA_PROC_START_CNT = 2 ] || sleep 3600", "x" * 100_000)
+    first = runs.start(*command)
+    first.until("spawned")
+    wait_for(lambda: first.state["pid"], "the state of the running command")
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    second = runs.run(*command)
+    assert second.wait() == 0, second.log()
+    assert second.stdout == "start 2\n"
+    assert "corrupt" not in second.stderr

@@ -5,11 +5,16 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from ftrun.config import option_table, option_values
+from ftrun.helpers.notifier.__main__ import Notifier
+from ftrun.messages.exports import Destinations
+from ftrun.records.files import state
 from support.runs import Runs, need_mounts, wait_for
 
 AGAIN = ("--restart-on", "failure", "--max-restarts", "1", "--backoff", "off")
@@ -137,3 +142,11 @@ def test_each_option_is_in_one_group_of_the_help() -> None:
 
     named = [name for names in GROUPS.values() for name in names]
     assert sorted(named) == sorted([option.name for option in option_table.OPTIONS] + ["version", "help"])
+
+
+def test_twice_a_second_it_reads_nothing_but_new_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state of a large group has megabytes."""
+    (tmp_path / "events.jsonl").touch()
+    notifier = Notifier(str(tmp_path), 0, Destinations((), (), False, ("hang",), "", "node"), mock.Mock())
+    monkeypatch.setattr(state, "load", mock.Mock(side_effect=AssertionError))
+    notifier._report(False)

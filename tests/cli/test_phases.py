@@ -275,3 +275,12 @@ def test_signals_reach_the_second_phase(runs: Runs) -> None:
     os.kill(run.pid, signal.SIGUSR1)
     assert run.wait() == 3, run.log()
     assert run.stdout == "caught\n"
+
+
+def test_a_phase_leaves_no_descriptor_open(runs: Runs) -> None:
+    """A job of many phases needs no more of them than one.  Two or three are open only while a command is executed."""
+    run = runs.run(*config(runs, *(phase(name, "ls /proc/$PPID/fd | wc -l") for name in "abcdefgh")))
+    assert run.wait() == 0, run.log()
+    counts = [int(word) for word in run.stdout.split()]
+    assert len(counts) == 8
+    assert counts[-1] <= counts[0] + 4

@@ -1,4 +1,4 @@
-"""The two programs of docs/hooks.md that beat from another language, as they stand there."""
+"""The shell script of docs/hooks.md, and docs/examples/beat.c, give heartbeats as they stand there."""
 
 import re
 import shutil
@@ -26,7 +26,7 @@ def test_heartbeat_from_a_shell(runs: Runs) -> None:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 def test_heartbeat_from_c(runs: Runs) -> None:
-    (runs.folder / "train.c").write_text(block("c"))
+    shutil.copy(HOUSE / "docs" / "examples" / "beat.c", runs.folder / "train.c")
     subprocess.run(["cc", "-Wall", "-Werror", "-o", "train", "train.c"], cwd=runs.folder, check=True)
     run = runs.run(*QUICK, "./train")
     assert run.wait() == 0, run.log()

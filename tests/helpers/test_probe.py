@@ -189,7 +189,7 @@ def test_severe_fault_during_the_wait_prevents_the_clearing(quiet: Prober, fake:
     fake.set(0, **{RECOVERY: 0})
     assert quiet.event("cleared")["ok"]
     fake.set(0, **{RECOVERY: RESET})
-    quiet.ask(ask="clear", device=uuid(0), code="94", timeout=LONG)
+    quiet.ask(ask="clear", device=uuid(0), code="94", timeout=10)
     fake.xid(0, 95)
     quiet.event("fault_changed", lambda line: line["code"] == "95")
     fake.set(0, **{RECOVERY: 0})

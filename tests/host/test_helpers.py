@@ -125,6 +125,21 @@ def test_a_line_for_a_helper_that_has_just_died_raises_no_signal(host: Host, pai
     host.until(lambda: host.helpers.problems, "its end")
 
 
+def test_a_helper_that_was_stopped_and_killed_is_no_error_of_ftrun(host: Host) -> None:
+    """Both changes are collected at once, so that it is reaped before the first of them is handled."""
+    host.run("say('up'); time.sleep(3600)")
+    host.wait("up")
+    (pid,) = host.helpers.pids
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    host.helpers.child_stopped(pid)
+    host.helpers.child_ended(pid, host.now)
+    assert [what for _, what in host.helpers.problems] == [
+        "was stopped by a signal; ftrun continued it",
+        "it exited; ftrun restarts it",
+    ]
+
+
 def test_a_large_output_is_read_in_bounded_parts(host: Host) -> None:
     host.run("while True: say('x' * 100)")
     host.until(lambda: len(host.lines) > 5000, "a flood")

@@ -176,6 +176,17 @@ os.kill(alive, 9)
 """
 
 
+def test_a_pid_that_is_used_again_during_a_listing_makes_no_endless_search() -> None:
+    """A process was read before its parent ended, and once more as an orphan; its new child has that parent's pid."""
+
+    def process(pid: int, parent: int) -> Stat:
+        return Stat(pid, "sh", "S", parent, pid, pid, 1, 100)
+
+    orphan, child = process(20, 1), process(30, 20)
+    below = {1: [orphan], 20: [child], 30: [process(20, 30)]}
+    assert tree._descend([orphan], below) == [orphan, child]
+
+
 def test_a_process_that_ends_before_a_listing_does_is_stopped_by_the_lists_of_children() -> None:
     done = subprocess.run([sys.executable, "-c", SUCCESSORS], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("ended\n", "")
@@ -285,6 +296,17 @@ def test_a_process_that_proc_hides_is_ended(runs: Runs, prefix: tuple[str, ...])
     command = ("sh", "-c", f"{' '.join(OTHER)} sh -c 'sleep 600 & sleep 600' & exit 0")
     run = runs.start("--grace", "300ms", *command, prefix=(*prefix, *HIDING))
     assert run.wait() == 0, run.log()
+    assert not runs.living()
+
+
+@pytest.mark.parametrize("change", ["mount -t tmpfs none", "umount -l"])
+def test_a_command_that_takes_proc_away_leaves_no_process(runs: Runs, prefix: tuple[str, ...], change: str) -> None:
+    need_mounts()
+    command = ("sh", "-c", f"setsid sleep 600 & {change} /proc; exit 3")
+    run = runs.start(
+        "--grace", "300ms", "--restart-on", "failure", "--max-restarts", "1", *command, prefix=prefix or MOUNTS
+    )
+    assert run.wait() == 93, run.log()
     assert not runs.living()
 
 

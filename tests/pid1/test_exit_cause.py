@@ -213,3 +213,16 @@ def test_an_end_is_not_waited_for_once_the_command_is_stopped_or_started_again(f
     waits.spawning(now)
     assert not waits.pending
     assert waits.events(now + 7200.0, RUNNING) == []
+
+
+def test_a_process_whose_rank_has_another_one_by_now_does_not_end_the_command() -> None:
+    """PID 1 was suspended between the start of the other one and the decision that it is too late for it."""
+    ranks, now = RankProcesses(), time.monotonic()
+    ranks.spawned(tuple(LocalRank(rank, rank, pid) for rank, pid in enumerate(PIDS[:2])))
+    ranks.recovers(PIDS[1])
+    ranks.started(1, PIDS[2])
+    assert ranks.exited(PIDS[1], ev.CommandExited(now, 3), False) is None
+    assert ranks.exited(PIDS[0], ev.CommandExited(now, None, 15), True) is None
+    end = ranks.exited(PIDS[2], ev.CommandExited(now, None, 15), True)
+    assert end is not None
+    assert end.rank == 0

@@ -1,15 +1,18 @@
 """The control socket of the ranks: what arrives malformed, or from a process that is no rank, changes nothing."""
 
+import errno
 import json
 import select
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from ftrun.core.machine.effects import FenceRank
+from ftrun.core.machine.effects import BeginRound, FenceRank
+from ftrun.core.machine.values import Ledger
 from ftrun.core.ranks.table import (
     AskedRetry,
     FunctionFinished,
@@ -21,7 +24,9 @@ from ftrun.core.ranks.table import (
 )
 from ftrun.host.tree import Tree
 from ftrun.messages.ranks import LARGEST
-from ftrun.pid1.rank_recovery import RankChannel
+from ftrun.pid1.exit_cause import RankProcesses
+from ftrun.pid1.rank_launching import RankLauncher
+from ftrun.pid1.rank_recovery import RankChannel, RankRecovery
 
 HELLO = {"type": "hello", "local_rank": 1, "pid": 7, "held": [[3, "a"]]}
 
@@ -124,3 +129,13 @@ def test_a_rank_that_has_closed_its_end_disturbs_nobody(channel: Channel) -> Non
     assert channel.receive() == [SaidHello(1, (HeldSnapshot(3, "a"),))]
     channel.channel.send(FenceRank(1, 1, "why"))
     assert channel.receive() == []
+
+
+def test_a_round_for_which_no_port_is_free_has_that_of_the_round_before() -> None:
+    launcher, problems = mock.Mock(spec=RankLauncher), list[str]()
+    launcher.begin_round.side_effect = OSError(errno.EMFILE, "Too many open files")
+    launcher.round_variables.return_value = {"MASTER_PORT": "7"}
+    policy, processes = mock.Mock(recover=frozenset(["retry"])), RankProcesses()
+    recovery = RankRecovery(mock.Mock(), policy, select.poll(), launcher, processes, mock.Mock(), problems.append)
+    assert recovery.perform(BeginRound(0, 2, None, "retry"), Ledger()) == []
+    assert problems == ["no port for round 2, which gets that of the round before: Too many open files"]

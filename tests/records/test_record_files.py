@@ -42,9 +42,16 @@ def path(tmp_path: Path) -> Path:
     st.integers(1, 200),
     st.integers(1, 64),
     st.integers(1, 64),
+    st.integers(1, 64),
 )
 def test_lines_from_the_end_are_those_of_the_file(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], torn: bool, limit: int, block: int, first: int
+    tmp_path_factory: pytest.TempPathFactory,
+    lines: list[bytes],
+    torn: bool,
+    limit: int,
+    longest: int,
+    block: int,
+    first: int,
 ) -> None:
     path = tmp_path_factory.mktemp("tail") / "file"
     content = b"".join(one + b"\n" for one in lines) + (b"torn" if torn else b"")
@@ -52,13 +59,14 @@ def test_lines_from_the_end_are_those_of_the_file(
     start = max(0, len(content) - limit)
     expected = content[start:].split(b"\n")[:-1][1 if start else 0 :]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(record_files, "LINE", block)
+        patched.setattr(record_files, "LINE", longest)
+        patched.setattr(record_files, "BLOCK", block)
         patched.setattr(record_files, "FIRST_READ", min(first, block))
         found = record_files.last_lines(str(path), limit)
         forward = list(record_files.GrowingFile(str(path), start).lines())
-    short = [one for one in expected if len(one) < block]
-    assert [one for one in found if len(one) < block] == short, "without lines that are too long"
-    assert [one for one in forward if len(one) < block] == short
+    short = [one for one in expected if len(one) < longest]
+    assert [one for one in found if len(one) < longest] == short, "without lines that are too long"
+    assert [one for one in forward if len(one) < longest] == short
 
 
 TORN = st.sampled_from(
@@ -87,7 +95,7 @@ def test_a_search_in_a_growing_file_finds_what_the_first_one_would_find(
     path, written = tmp_path_factory.mktemp("grows") / "events.jsonl", 0
     wanted: list[object] = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(record_files, "LINE", block)
+        patched.setattr(record_files, "BLOCK", block)
         patched.setattr(record_files, "FIRST_READ", 100)
         for lines in added:
             with path.open("ab") as file:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,34 @@ def test_the_report_of_a_hang_says_that_it_comes_again(tmp_path: Path) -> None:
     assert reports.text(run_dir, 3) == (
         "# Rank 3 stopped\n\n**Third hang at x.py:1, step 101.**\n\nAttempt of train.\n"
     )
+
+
+def test_the_report_of_a_hang_takes_as_much_memory_after_many_hangs_as_after_a_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state store makes a copy of each, and does not return the memory that it needed once."""
+    monkeypatch.setattr(reports, "LIMIT", 4096)  # of the report itself: so much is allocated, and not used
+    few, many = (peak_of_a_report(tmp_path / str(hangs), hangs) for hangs in (1_000, 4_000))
+    assert many < 1.1 * few
+
+
+def peak_of_a_report(folder: Path, hangs: int) -> int:
+    """Bytes that Python has at most while it reads the last report of a run with so many hangs."""
+    script = Script()
+    for _ in range(hangs):
+        script.starts("hang").hangs(101)
+    run_dir = script.written(folder)
+    file = Path(reports.path(run_dir, hangs))
+    file.parent.mkdir(parents=True)
+    file.write_text("# Rank 3 stopped\n\nAttempt of train.\n")
+    tracemalloc.start()
+    try:
+        text = reports.text(run_dir, hangs)
+        assert text is not None
+        assert f"{hangs}th hang" in text
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_end_of_the_output_is_that_of_the_attempt(tmp_path: Path) -> None:

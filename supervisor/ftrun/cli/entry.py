@@ -3,19 +3,20 @@
 import gc
 import sys
 from _frozen_importlib_external import PathFinder  # importlib.machinery takes longer to load
-from types import ModuleType
-from typing import NoReturn
 
 from ftrun.host import early_signals
 
 early_signals.block_all()  # before anything else is imported
+gc.disable()  # what is imported is no garbage, and the command waits (`launching.tidy` enables it)
+
+from types import ModuleType  # noqa: E402
+from typing import NoReturn  # noqa: E402
 
 from ftrun.host.isolation import isolate  # noqa: E402 - signals have to be blocked before
 
 
 def ftrun() -> NoReturn:
     isolate("ftrun")
-    gc.disable()  # what is imported is no garbage, and the command waits (`launching.tidy` enables it)
     _leave_out_functions_for_training()
     from ftrun.cli.run import main
 

@@ -51,13 +51,25 @@ def run(arguments: Sequence[str]) -> int:
         if not command:
             raise option_table.ConfigError("no command given; try: ftrun python train.py (or ftrun --help)")
     except option_table.ConfigError as error:
-        print(f"ftrun: {printable(str(error))}", file=sys.stderr)
+        _print(f"ftrun: {printable(str(error))}")
         return exit_codes.USAGE.code
+    except Exception as error:  # no command runs
+        _print(f"ftrun: {printable(repr(error))}")
+        return exit_codes.INTERNAL.code
     restore_lc_ctype()
     from ftrun.pid1.bootstrap import PhaseContext
     from ftrun.pid1.loop import supervise
 
     return supervise(command, settings, phase=PhaseContext(group=group))
+
+
+def _print(line: str) -> None:
+    """On stderr, which may be closed, or broken."""
+    try:
+        if sys.stderr is not None:
+            print(line, file=sys.stderr)
+    except OSError:
+        pass
 
 
 def _check_min_devices(settings: option_table.Settings) -> None:
@@ -100,7 +112,7 @@ def _group(settings: option_table.Settings) -> "Group | None":
 
     group, note = group_config.current_group(settings)
     if note and not settings.quiet:
-        print(f"[ftrun] {note}", file=sys.stderr)
+        _print(f"[ftrun] {note}")
     return group
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from ftrun.config.parsers import near
 
 # Variables that ftrun sets for its command (docs/reference.md); they are not options of a nested ftrun.
 COMMAND_VARIABLES: Final = ("BEAT_DIR", "EPOCH", "RESTART_REASON", "LAST_STEP", "LAST_CHECKPOINT", "LAST_SECTION")
+LARGEST: Final = 1 << 20  # bytes of a file that an option names
+LISTS: Final = ("LIST", "EVENTS", "MODULES", "RANKS")  # options whose text is a list with commas
 
 
 def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: CommandPhase | None = None) -> Settings:
@@ -89,12 +92,18 @@ def _check_table(file: str) -> None:
 
 
 def _content(option: str, file: str) -> bytes:
-    """The content of a file, of at most 1 MiB. Opening a FIFO does not wait for its writer."""
+    """The content of a file, of at most 1 MiB, which is read several times.  Opening a FIFO does not wait for its
+    writer."""
     try:
         with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
-            return stream.read(1 << 20) or b""
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise ConfigError(f"--{option} {file}: not a regular file")
+            content = stream.read(LARGEST + 1)
     except OSError as error:
         raise ConfigError(f"--{option} {file}: {error.strerror}") from None
+    if len(content) > LARGEST:
+        raise ConfigError(f"--{option} {file}: larger than {LARGEST >> 20} MiB")
+    return content
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -127,11 +136,9 @@ def read_file(file: str) -> tuple[dict[str, str], list[CommandPhase]]:
     """The keys of a TOML file as option texts, and its phases."""
     import tomllib
 
+    text = _content("config", file)
     try:
-        with open(file, "rb") as stream:
-            content = tomllib.loads(stream.read(1 << 20).decode())
-    except OSError as error:
-        raise ConfigError(f"--config {file}: {error.strerror}") from None
+        content = tomllib.loads(text.decode())
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"--config {file}: {error}") from None
     tables = content.pop("phase", [])
@@ -159,6 +166,8 @@ def _phase(table: dict[str, Any]) -> CommandPhase:
         raise ConfigError(f"phase {name!r}: command: {error}") from None
     if not isinstance(arguments, list) or not arguments or not all(isinstance(one, str) for one in arguments):
         raise ConfigError(f"phase {name!r} has no command; write command = ['python', 'train.py']")
+    if any("\0" in one for one in arguments):
+        raise ConfigError(f"phase {name!r}: the command has a NUL character")
     try:
         return CommandPhase(
             name, tuple(arguments), _texts(table, [option for option in BY_NAME if option not in JOB_OPTIONS])
@@ -175,7 +184,12 @@ def _texts(content: Mapping[str, Any], known: Iterable[str]) -> dict[str, str]:
             raise ConfigError(f"the key {key!r} has no meaning in a config file")
         if name not in known:
             raise ConfigError(f"unknown key {key!r}{near(name, known)}")
-        if isinstance(value, list):
-            value = ("\n" if BY_NAME[name].many else ",").join(str(one) for one in value)
-        found[name] = str(value)
+        option, values = BY_NAME[name], value if isinstance(value, list) else [value]
+        if isinstance(value, list) and not (option.many or option.metavar in LISTS):
+            raise ConfigError(f"{key!r} takes no list")
+        if not all(isinstance(one, str | int | float) for one in values):
+            raise ConfigError(f"{key!r} is neither a text nor a number nor true or false")
+        found[name] = ("\n" if option.many else ",").join(map(str, values))
+        if "\0" in found[name]:
+            raise ConfigError(f"{key!r} has a NUL character")
     return found

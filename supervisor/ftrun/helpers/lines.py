@@ -12,6 +12,7 @@ from ftrun.messages.helpers import REQUEST_LIMIT, Problem
 
 MAX_PROBLEMS: Final = 64  # distinct problems that one helper reports
 MAX_PROBLEM_LENGTH: Final = 1000  # characters of one problem
+LONGEST: Final = 86400.0  # s of one wait: poll(2) takes 24 days at most
 NO_REQUESTS: Final[Protocol[Any]] = Protocol("ask")  # of a helper that accepts no requests
 
 
@@ -52,12 +53,13 @@ class ProtocolLines:
         return not self.ended and bool(select.select([0], [], [], timeout)[0])
 
     def requests(self, timeout: float | None = None, wake_fd: int | None = None) -> list[Any]:
-        """The requests that have arrived.  Waits for at most `timeout` seconds, or until `wake_fd` becomes readable."""
+        """The requests that have arrived.  Waits for at most `timeout` seconds and `LONGEST`, or until
+        `wake_fd` becomes readable."""
         poll = select.poll()
         for fd in (None if self.ended else 0, wake_fd):
             if fd is not None:
                 poll.register(fd, select.POLLIN)
-        if 0 not in dict(poll.poll(None if timeout is None else max(0.0, timeout) * 1000 + 1)):
+        if 0 not in dict(poll.poll(None if timeout is None else min(max(0.0, timeout), LONGEST) * 1000 + 1)):
             return []
         content = os.read(0, 65536)
         self.ended = not content

@@ -18,6 +18,7 @@ Severity = Literal["debug", "info", "warning", "error"]
 QUEUED: Final = 256  # lines that wait for the helper `line_writer`, the last ones
 LIMIT: Final = 4096  # bytes of a line that a pipe takes completely or not at all (PIPE_BUF)
 TEXT_LIMIT: Final = LIMIT - 64  # bytes of the text in it
+PATIENCE: Final = 1.0  # s for the reader of stderr before the first start, where nothing else waits
 RESET: Final = "\033[0m"
 COLOURS: Final[dict[Severity, tuple[str, str, str]]] = {  # before the prefix, before the text, after it
     "debug": ("\033[2m", "", RESET),
@@ -125,10 +126,16 @@ class Console:
 
 
 def print_error(text: str) -> None:
-    """Print why ftrun cannot start, where there is no console yet.  Never raises: nobody may read stderr."""
+    """Print why ftrun cannot start, where there is no console yet.  Never raises, and waits a second at most: nobody
+    may read stderr."""
+    if sys.stderr is None:
+        return
     try:
-        with writing():
-            os.write(2, f"ftrun: {text}\n".encode("utf-8", "backslashreplace"))
+        poll = select.poll()
+        poll.register(2, select.POLLOUT)
+        if poll.poll(1000 * PATIENCE):
+            with writing():
+                os.write(2, f"ftrun: {text}".encode("utf-8", "backslashreplace")[: LIMIT - 1] + b"\n")
     except OSError:
         pass
 

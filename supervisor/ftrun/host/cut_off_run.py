@@ -12,7 +12,6 @@ from typing import Final
 from ftrun.core.machine.values import Ledger
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import safe_files
-from ftrun.host.journal import LIMIT
 from ftrun.messages import state
 
 STARTED: Final = re.compile(r"\d{8}_\d{6}_restartable", re.ASCII)
@@ -61,7 +60,7 @@ def _is_same_run(found: State, mine: RunIdentity) -> bool:
 
 def _load(path: str) -> State | None:
     try:
-        content = safe_files.read(path, LIMIT)
+        content = safe_files.read(path, state.LIMIT)
         return None if content is None else state.load_state(content)
     except (OSError, ValueError):  # also ForeignFile and Malformed
         return None

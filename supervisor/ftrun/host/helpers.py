@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from ftrun.host import spawn
@@ -191,7 +192,8 @@ class Helpers:
                 )
                 self.problems.append((helper.name, action))
             if helper.stops < MAX_STOPS:
-                os.kill(pid, signal.SIGCONT)
+                with suppress(ProcessLookupError):  # it was killed after that, and reaped
+                    os.kill(pid, signal.SIGCONT)
             else:
                 self._stop(helper)  # started again when it is reaped
 

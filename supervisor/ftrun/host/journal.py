@@ -7,14 +7,11 @@ import errno
 import fcntl
 import os
 import time
-from typing import Final
 
 from ftrun.core.machine.values import Ledger
 from ftrun.host import clock, safe_files
 from ftrun.host.signals import writing
 from ftrun.messages import records, state
-
-LIMIT: Final = 65536  # bytes of state.json
 
 
 class RunDirError(Exception):
@@ -62,7 +59,7 @@ class Journal:
         """Return the state of an earlier ftrun in this run dir.  A state that is corrupt, or that another user may have
         written, is renamed and reported in `problem`: it names processes that ftrun would end."""
         try:
-            content = safe_files.read("state.json", LIMIT, self._dir)
+            content = safe_files.read("state.json", state.LIMIT, self._dir)
             return None if content is None else state.load_state(content)
         except ValueError as error:
             aside = f"state.json.corrupt-{time.time_ns()}"

@@ -2,12 +2,14 @@
 
 import errno
 import os
+from contextlib import suppress
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 
 COMPLETE: Final = 16  # listings of /proc after which a table of all processes is taken to be complete
 _reserved: list[int] = []
+_pinned: list[int] = []  # the folder /proc
 
 
 class Stat(NamedTuple):
@@ -60,6 +62,18 @@ def reserve_descriptor() -> None:
             pass  # the next call tries again
 
 
+def pin() -> None:
+    """Read from the file system that is at /proc now, also when the command has unmounted it, or mounted another one
+    over it, in which its processes would seem to have ended."""
+    with suppress(OSError):
+        _pinned[:] = _pinned or [os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+
+
+def _found(path: str) -> tuple[str, int | None]:
+    """The path, and the folder that it is relative to, as functions of `os` take them."""
+    return (path[6:], _pinned[0]) if _pinned and path.startswith("/proc/") else (path, None)
+
+
 def _freed(error: OSError) -> bool:
     """Return whether no descriptor was left and the reserved one has now been released."""
     if error.errno not in (errno.EMFILE, errno.ENFILE) or not _reserved:
@@ -75,7 +89,8 @@ def read(path: str, limit: int = 65536, at_once: bool = False) -> bytes | None:
     enough.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        name, folder = _found(path)
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
         if not _freed(error):
             return None
@@ -123,13 +138,14 @@ def all_processes(listings: int = COMPLETE) -> list[Stat]:
 
 
 def _names() -> list[str]:
+    folder = _pinned[0] if _pinned else "/proc"
     try:
-        return os.listdir("/proc")
+        return os.listdir(folder)
     except OSError as error:
         if not _freed(error):
             raise
     try:
-        return os.listdir("/proc")
+        return os.listdir(folder)
     finally:
         reserve_descriptor()
 
@@ -142,7 +158,8 @@ def environment(pid: int) -> list[bytes]:
 def pipe(pid: int, fd: int) -> str | None:
     """Return the identifier of the pipe that this descriptor of a process belongs to; None if it is no pipe."""
     try:
-        target = os.readlink(f"/proc/{pid}/fd/{fd}")
+        name, folder = _found(f"/proc/{pid}/fd/{fd}")
+        target = os.readlink(name, dir_fd=folder)
     except OSError:
         return None
     return target if target.startswith("pipe:") else None

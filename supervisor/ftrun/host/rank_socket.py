@@ -67,10 +67,10 @@ class RankSocket:
         """The next connection, or None."""
         try:
             fd, _ = self._socket._accept()  # type: ignore[attr-defined]  # of CPython, as `socket` uses it
+            os.set_inheritable(fd, False)
+            return RankConnection(fd)
         except OSError:
             return None
-        os.set_inheritable(fd, False)
-        return RankConnection(fd)
 
     def close(self) -> None:
         self._socket.close()

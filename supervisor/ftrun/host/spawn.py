@@ -26,9 +26,10 @@ class Child(NamedTuple):
 
 
 def prctl(option: int, value: int) -> bool:
-    import ctypes  # a real PID 1 does not need it
+    import _ctypes  # a real PID 1 does not need it; `ctypes` would take four times as long to load
 
-    return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+    address = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), "prctl")  # type: ignore[arg-type]  # this program
+    return bool(_ctypes.call_cdeclfunction(address, (option, value, 0, 0, 0)) == 0)
 
 
 def become_subreaper() -> bool:
@@ -55,7 +56,7 @@ class Start(NamedTuple):
 def fork(run: Callable[[], NoReturn]) -> int:
     """The pid of a child that runs this, which may only prepare an exec and execute.  Raises OSError."""
     if os.getpid() != 1:
-        import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
+        import _ctypes  # noqa: F401 - loaded before the fork: the child only calls it
     # Blocked across the fork: a handler that runs in the child would write to ftrun's signal pipe.
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, signals.CAUGHT)
     try:
@@ -85,9 +86,15 @@ def spawn(
     close-on-exec.  It gets SIGKILL when ftrun dies.  `reporting`: a pipe of `report_pipe` that several children share.
     """
     report, failed = reporting or report_pipe()
-    pid = fork(partial(_become, start, inherited, os.getpid(), failed, group))
-    if reporting is None:
-        os.close(failed)
+    try:
+        pid = fork(partial(_become, start, inherited, os.getpid(), failed, group))
+    except OSError:
+        if reporting is None:
+            os.close(report)
+        raise
+    finally:
+        if reporting is None:
+            os.close(failed)
     try:
         os.setpgid(pid, group or pid)  # in parent and child, so that neither has to wait for the other
     except OSError:

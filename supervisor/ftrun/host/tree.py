@@ -312,6 +312,10 @@ class Tree:
         self._refused, self._all_stopped = killed.refused, False
         return killed
 
+    def kill_groups(self) -> None:
+        """Send SIGKILL to the process groups of ftrun's children, when no listing of /proc is possible."""
+        self._signal_groups(signal.SIGKILL)
+
     def kill_rank(self, local_rank: int) -> Killed:
         """Send SIGKILL to all members that belong to this rank, as `kill` does to the tree."""
         return kill(partial(self.rank_members, local_rank), self._walk(partial(self._is_root_of, local_rank)))
@@ -327,16 +331,20 @@ class Tree:
         the next listing.  Otherwise: the process groups of ftrun's children.
         """
         if self._pid != 1:
-            groups = {*map(_group, procfs.children(self._pid))} - {os.getpgrp(), *map(_group, self._excluded)}
-            for group in groups:
-                if group is not None and group > 1:
-                    _signal(-group, signal.SIGSTOP)
+            self._signal_groups(signal.SIGSTOP)
             return False
         self._all_stopped = True
         _signal(-1, signal.SIGSTOP)
         for pid in self._excluded:
             _signal(pid, signal.SIGCONT)
         return True
+
+    def _signal_groups(self, number: int) -> None:
+        """Send a signal to the process groups of ftrun's children but its helpers."""
+        children = {*procfs.children(self._pid), *self.processes}
+        for group in {*map(_group, children)} - {os.getpgrp(), *map(_group, self._excluded)}:
+            if group is not None and group > 1:
+                _signal(-group, number)
 
     def _reap(self, pid: int) -> bool:
         """Reap this child of ftrun if it has ended and nobody waits for it.  Return whether it was reaped."""
@@ -359,13 +367,15 @@ def _signal(target: int, number: int) -> None:
 
 
 def _descend(roots: list[Stat], below: dict[int, list[Stat]]) -> list[Stat]:
-    """Return these processes and all their descendants."""
-    found = []
+    """Return these processes and all their descendants.  A pid that is used again while the processes are listed may
+    make a circle of them."""
+    found: dict[int, Stat] = {}
     while roots:
         process = roots.pop()
-        found.append(process)
-        roots += below.get(process.pid, ())
-    return found
+        if process.pid not in found:
+            found[process.pid] = process
+            roots += below.get(process.pid, ())
+    return [*found.values()]
 
 
 def _send(processes: Iterable[Stat], number: int) -> set[tuple[int, int]]:

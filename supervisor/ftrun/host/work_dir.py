@@ -6,7 +6,8 @@ import os
 import re
 import select
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ftrun.core.named_tuple import NamedTuple
@@ -183,6 +184,30 @@ def local_folder(path: str) -> str:
 def default_run_dir() -> str:
     """Return a new run dir path for a user who chose none.  Raises RunDirError."""
     return _random_name(default_folder())
+
+
+def open_default_run_dir(caught: Signals) -> tuple[WorkDir, Journal, str | None]:
+    """Open a new run dir for a user who chose none, as `open_run_dir` does: in the temp folder or, where that is full,
+    in another one.  Raises RunDirError."""
+    problem: RunDirError | None = None
+    for folder in _default_folders():
+        path = _random_name(folder)
+        try:
+            where, journal, message = open_run_dir(path, False, caught)
+        except RunDirError as error:
+            problem = problem or error
+            for remove, left in ((os.unlink, f"{path}/events.jsonl"), (os.rmdir, path)):
+                with suppress(OSError):
+                    remove(left)
+        else:
+            return where, journal, message if problem is None else f"{problem}; ftrun works in {path}"
+    assert problem is not None, "there is at least the default folder"
+    raise problem
+
+
+def _default_folders() -> Iterator[str]:
+    yield (first := default_folder())
+    yield from (folder for folder in local_temporaries(mounts.Mounts()) if folder != first)
 
 
 def default_folder() -> str:

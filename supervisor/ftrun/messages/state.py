@@ -8,6 +8,7 @@ from ftrun.core.machine.values import Ledger
 from ftrun.messages.codec import Codec, Malformed, parse_json
 
 SCHEMA: Final = 2
+LIMIT: Final = 16 << 20  # bytes: it has the command, whose words may have 2 MiB, which JSON may write six times as long
 STEPS: Final = 1 << 63  # one more than the largest step, and the largest count
 
 

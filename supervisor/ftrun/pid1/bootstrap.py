@@ -241,7 +241,9 @@ def prepare(command: Sequence[str], settings: Settings, caught: signals.Signals,
     try:
         where, journal, copied = _open_run_dir(command, settings, caught, phase.group)
     except (RunDirError, OSError) as error:
-        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        why = str(error)
+        if isinstance(error, OSError):
+            why = f"{error.filename or 'the working directory'}: {error.strerror}"
         raise SetupError(exit_codes.USAGE.code if given else exit_codes.INTERNAL.code, why) from None
     if copied is not None:
         journal.log(copied)
@@ -263,6 +265,7 @@ def prepare(command: Sequence[str], settings: Settings, caught: signals.Signals,
     if beat_files.note is not None:
         journal.log(beat_files.note)
         console.print(beat_files.note, severity="info")
+    procfs.pin()
     procfs.reserve_descriptor()
     marker = f"FTRUN_BEAT_DIR={beat_files.path}".encode()
     log = settings.termination_log or (TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None)
@@ -324,17 +327,12 @@ def _open_run_dir(
                 if cut_off_run.was_cut_off(opened[1].load(), mine):  # now that it is locked
                     return opened
                 opened[1].close()
-    return work_dir.open_run_dir(*_run_dir(settings), caught)
-
-
-def _run_dir(settings: Settings) -> tuple[str, bool]:
-    """The path, and whether a helper has to create it, because it is on a network disk."""
     if settings.run_dir:
-        return os.path.abspath(settings["run-dir"].text), False
-    if settings.log_dir:
-        folder = os.path.abspath(settings["log-dir"].text)
-        return (named(folder), True) if work_dir.network_kind(folder) else (fresh(folder), False)
-    return work_dir.default_run_dir(), False
+        return work_dir.open_run_dir(os.path.abspath(settings["run-dir"].text), False, caught)
+    if folder:
+        is_remote = work_dir.network_kind(folder) is not None
+        return work_dir.open_run_dir(named(folder) if is_remote else fresh(folder), is_remote, caught)
+    return work_dir.open_default_run_dir(caught)
 
 
 def named(folder: str, at: float | None = None) -> str:

@@ -72,10 +72,13 @@ class RankProcesses:
 
     def exited(self, pid: int, exited: CommandExited, waits_for_all: bool) -> CommandExited | None:
         """A rank has ended.  Returns the end of the command, once: at the first failure, or when all have ended
-        (`waits_for_all`: only then, because the ranks were asked to end)."""
+        (`waits_for_all`: only then, because the ranks were asked to end).  The end of a process whose rank has another
+        one by now, although the attempt ended before that could help, is not the end of the command."""
         self._stopped.discard(pid)
         self.living.discard(pid)
-        rank = next(process.rank for process in self.processes if process.pid == pid)
+        rank = next((process.rank for process in self.processes if process.pid == pid), None)
+        if rank is None:
+            return None
         if exited.code != 0:
             self.failures[pid] = exited._replace(rank=rank)
         if self._ended or (self.living and (waits_for_all or not self.failures)):

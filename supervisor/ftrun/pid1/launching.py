@@ -1,16 +1,19 @@
 """Start of the command: the forks, the reports of the execs, and the work of PID 1 that follows them."""
 
+import errno
 import gc
 import os
 import select
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from ftrun.config.option_table import Settings
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Ledger, LocalRank, NodePlace, RankPlace
 from ftrun.core.rules import exit_codes
+from ftrun.core.text import durations
 from ftrun.host import beat_folders, safe_files, spawn
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.spawn import Start
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from ftrun.host.standby_process import StandbyProcess
     from ftrun.pid1.clients.base import Context
     from ftrun.pid1.standby import Standbys
+
+LACKS: Final = (errno.EAGAIN, errno.ENOMEM)  # of a fork: others have all processes, or the memory, at the moment
+AGAIN: Final = 0.5  # s between two tries of a restart
+TRYING: Final = 60.0  # s in which it is tried
 
 
 class Launcher:
@@ -53,6 +60,8 @@ class Launcher:
         self._program = command[0]  # the program that is executed
         self._written: int | None = None  # the end of the report that its processes have inherited
         self._starts: list[Start] = []  # by local rank
+        self._lack: OSError | None = None  # why nothing could be forked; it is tried again at `_again`, while it may be
+        self._again = self._tried_until = 0.0
         self.standby_request = StandbyRequest(setup, poll)
 
     @property
@@ -65,7 +74,8 @@ class Launcher:
         """Fork without waiting for the execs, for the round `number`.  Returns an event if a process could not be
         created."""
         self._node = self._reachable(node)
-        self._started, self._problem = (), None
+        self._started, self._problem, self._lack = (), None, None
+        self._tried_until = time.monotonic() + TRYING if ledger.starts > 1 else 0.0
         environment, terminal = self._environment(ledger), self._control.offer()
         environment |= {"FTRUN_ROUND": str(number)} if number > 1 else {}
         command = self._setup.command(self._command, ledger, self._node, self.listed_devices)
@@ -124,9 +134,24 @@ class Launcher:
                 if self._first_rank is not None:
                     self._started += (LocalRank(self._first_rank + local_rank, local_rank, pid),)
         except (OSError, ValueError) as error:  # no more processes or memory; a NUL in an argument
-            return self._failed(error)
+            return None if self._try_again(error) else self._failed(error)
+        self._lack = None
         self._await_report()
         return None
+
+    def _try_again(self, error: OSError | ValueError) -> bool:
+        """Whether a restart for which there are no processes is tried again: the old tree is dead, so that it is others
+        who have them, and a job that ran well must not fail for that."""
+        now, lacks = time.monotonic(), isinstance(error, OSError) and error.errno in LACKS
+        if not lacks or self._setup.tree.processes or self._setup.signals.stop is not None or now >= self._tried_until:
+            return False
+        if self._lack is None:
+            why = f"cannot start a process: {error}; trying again for {durations.seconds(self._tried_until - now)}"
+            self._setup.journal.log(why)
+            self._setup.console.print(why)
+        assert isinstance(error, OSError)
+        self._lack, self._again = error, now + AGAIN
+        return True
 
     def _failed(self, error: OSError | ValueError) -> ev.SpawnFailed:
         why = f"cannot start a process: {error}"
@@ -188,6 +213,8 @@ class Launcher:
     def deadline(self) -> float | None:
         """When standbys that have not answered their start are given up, or the start need not wait for their imports
         any more."""
+        if self._lack is not None:
+            return self._again if self._setup.signals.stop is None else 0.0
         if self.standbys is None:
             return None
         if self._is_preparing:
@@ -233,7 +260,8 @@ class Launcher:
         """A request to end came before these were executed, and has reached at most standbys."""
         if (stop := self._setup.signals.stop) is not None:
             for pid in pids:
-                os.kill(pid, stop)
+                with suppress(OSError):  # by now it may be a program of another user
+                    os.kill(pid, stop)
 
     def _streams(self, local_rank: int) -> Mapping[int, int]:
         return self._capture.streams(local_rank)
@@ -244,7 +272,13 @@ class Launcher:
         if self._is_preparing and self.standbys is not None:
             if not self.standbys.prepared(now):
                 return None
-            if (failed := self._start_all()) is not None:
+            if (failed := self._start_all()) is not None or self._lack is not None:
+                return failed
+            self._repeat_stop(self._setup.tree.processes)
+        if self._lack is not None:
+            if not self.is_late(now):
+                return None
+            if (failed := self._start_all()) is not None or self._lack is not None:
                 return failed
             self._repeat_stop(self._setup.tree.processes)
         for answers in [*self.standbys.starting] if self.standbys is not None else ():

@@ -9,7 +9,8 @@ import select
 import signal
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ftrun.config.derived import policy
@@ -30,7 +31,7 @@ from ftrun.host.helpers import Helpers
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.standard_input import StandardInput
 from ftrun.host.terminal import JobControl
-from ftrun.host.tree import RECHECK, TreeKiller
+from ftrun.host.tree import RECHECK, Tree, TreeKiller
 from ftrun.pid1 import exit_cause
 from ftrun.pid1.bootstrap import PhaseContext, Setup, SetupError, prepare, with_group
 from ftrun.pid1.clients.base import SETTLED, Context
@@ -45,6 +46,7 @@ FREEZE = 0.1  # s after a deadline of the job; a later wake-up means that ftrun 
 LONG_FREEZE = 5.0  # s after any other deadline
 SUPERVISED = (Starting, Running, Suspect)
 FINISHING = 5.0  # s for the helpers to complete their last requests
+LONGEST = 86400.0  # s of one poll: the kernel counts milliseconds in 32 bits, 24 days
 
 
 def supervise(
@@ -61,16 +63,25 @@ def supervise(
             rank_launching.check_input(command, asked)
         phase = phase or PhaseContext()
         setup = prepare(command, settings, caught or signals.Signals(), phase)
+    except Exception as error:
+        return _not_started(error)
+    try:
         supervisor = Supervisor(command, settings, setup, phase)
     except Exception as error:
-        print_error(sentences.printable(str(error) or type(error).__name__))  # a MemoryError has no text
-        return error.code if isinstance(error, SetupError) else exit_codes.INTERNAL.code
+        setup.journal.log(_traceback(error))
+        setup.beats.close()
+        return _not_started(error)
     try:
-        return supervisor.run()
+        code = supervisor.run()
     except BaseException as problem:  # any error: if PID 1 dies, the kernel kills the container without a message
-        return supervisor.abandon(problem)
-    finally:
-        supervisor.close()
+        code = supervisor.abandon(problem)
+    supervisor.close()
+    return code
+
+
+def _not_started(error: Exception) -> int:
+    print_error(sentences.printable(str(error) or type(error).__name__))  # a MemoryError has no text
+    return error.code if isinstance(error, SetupError) else exit_codes.INTERNAL.code
 
 
 class Supervisor:
@@ -177,7 +188,7 @@ class Supervisor:
             others.append(self._tree_killer.recheck_at)
         until = min((time for time in (deadline, *others) if time is not None), default=None)
         before = time.monotonic()
-        timeout = None if until is None else max(0.0, until - before) * 1000
+        timeout = None if until is None else min(max(0.0, until - before), LONGEST) * 1000
         ready = {fd for fd, _ in self._poll.poll(None if timeout is None else int(timeout + 0.999))}
         now = time.monotonic()
         due = now if until is None else max(until, before)
@@ -453,17 +464,16 @@ class Supervisor:
         self._clients.end(verdict, alone, work)
         self._clients.keep(self._job.ledger, end.verdict)
         begun, grace = time.monotonic(), self._setup.exit_grace
-        until = {"exit hooks": None if grace is None else begun + grace + FINISHING}
+        until = {"exit hooks": float("inf") if grace is None else begun + grace + FINISHING}
         while waited := self._clients.unfinished:
-            limits = [at for what in waited if (at := until.get(what, begun + FINISHING)) is not None]
-            if time.monotonic() >= min(limits, default=float("inf")):
+            limit = min(until.get(what, begun + FINISHING) for what in waited)
+            if time.monotonic() >= limit:
                 self._problem(f"not completed at the end: {', '.join(waited)}")
                 self._journal.barrier()
                 break
             others = [at for at in (self._clients.deadline, self._settled_at) if at is not None]
-            due = min((*limits, *others), default=None)
-            timeout = None if due is None else max(0.0, due - time.monotonic()) * 1000 + 1
-            ready = {fd for fd, _ in self._poll.poll(timeout)}
+            left = min((limit, *others)) - time.monotonic()
+            ready = {fd for fd, _ in self._poll.poll(min(max(0.0, left), LONGEST) * 1000 + 1)}
             self._signals.read()
             for change in reaper.reap()[0]:
                 self._clients.child_changed(change, time.monotonic())
@@ -472,47 +482,59 @@ class Supervisor:
 
     def abandon(self, problem: BaseException) -> int:
         """Handle an internal error of ftrun: exit code 125, unless the end of the run had been recorded before it."""
-        self._exit = give_up(problem, self._setup, self._policy, self._job.ledger.start_cnt, self._exit)
-        self._setup.write_termination_message(self._exit, self._job.ledger)
-        self._job = done_with(self._job, Finish(self._exit.code, self._exit.verdict, self._exit.message))
+        self._exit = end = give_up(problem, self._setup, self._policy, self._job.ledger.start_cnt, self._exit)
+        self._job = done_with(self._job, Finish(end.code, end.verdict, end.message))
         try:
+            self._setup.write_termination_message(end, self._job.ledger)
             self._state_file.save(self._job, False)
             self._clients.follow(self._job, time.monotonic(), False)
-            self._finish(self._exit)
+            self._finish(end)
         except Exception as another:  # possibly the same error again
             self._journal.log(f"the end of the run is incomplete: {another!r}")
-        return self._exit.code
+        return end.code
 
     def close(self) -> None:
-        """Release everything."""
-        self._journal.barrier()
-        self._control.take_back()
-        self._input.close()
-        self._launcher.close()
-        if self._recovery is not None:
-            self._recovery.close()
-        self._clients.drain()
-        self._write_records_of_helpers()
-        self._beats.close()
-        if self._exit is not None:  # after the last output of the command
+        """Release everything.  The code is recorded, so that a failure of one step changes nothing else."""
+        steps: list[Callable[[], object]]
+        steps = [self._journal.barrier, self._control.take_back, self._input.close, self._launcher.close]
+        steps += [] if self._recovery is None else [self._recovery.close]
+        steps += [self._clients.drain, self._write_records_of_helpers, self._beats.close]
+        steps += [self._print_summary, partial(self._clients.close, self._console.print), self._journal.close]
+        for step in steps:
+            try:
+                step()
+            except Exception as problem:
+                self._journal.log(_traceback(problem))
+
+    def _print_summary(self) -> None:
+        """After the last output of the command."""
+        if self._exit is not None:
             self._setup.print_summary(self._exit, self._job.ledger, self._phase, self._logged)
-        self._clients.close(self._console.print)
 
 
 def give_up(problem: BaseException, setup: Setup, policy: Policy, attempt: int, recorded: do.Exit | None) -> do.Exit:
     """After an internal error: send SIGTERM to the tree, and SIGKILL after the grace, until the kill timeout; record
     the error and the end, unless there is a record of the end (`recorded`)."""
     journal, tree = setup.journal, setup.tree
-    try:
-        import traceback  # needed for an internal error only
-
-        text = "".join(traceback.format_exception(problem))
-    except Exception:  # the disk is gone, or there is no memory: the tree is ended all the same
-        text = repr(problem)
+    text = _traceback(problem)
     journal.log(text)
     journal.record("problem", attempt, (("traceback", text),), True)
     why = f"ftrun itself failed ({problem!r})"
     setup.console.print(f"{why}; ending the command; traceback: {journal.path}/run.log", severity="error")
+    try:
+        _end_tree(tree, policy)
+    except Exception as another:  # possibly the same error again
+        journal.log(f"the processes of the command cannot be listed: {another!r}")
+        tree.kill_groups()
+    if recorded is not None:
+        return recorded
+    end = do.Exit(exit_codes.INTERNAL.code, exit_codes.INTERNAL.name, f"ftrun itself failed: {problem!r}")
+    fields = (("verdict", end.verdict), ("exit_code", end.code), ("why", end.message))
+    journal.record("ended", attempt, fields, True)
+    return end
+
+
+def _end_tree(tree: Tree, policy: Policy) -> None:
     deadline = time.monotonic() + policy.limits.grace
     tree.terminate()
     while time.monotonic() < deadline + policy.limits.kill_timeout:
@@ -523,9 +545,12 @@ def give_up(problem: BaseException, setup: Setup, policy: Policy, attempt: int, 
         if time.monotonic() >= deadline:
             tree.kill()
         time.sleep(RECHECK)
-    if recorded is not None:
-        return recorded
-    end = do.Exit(exit_codes.INTERNAL.code, exit_codes.INTERNAL.name, f"ftrun itself failed: {problem!r}")
-    fields = (("verdict", end.verdict), ("exit_code", end.code), ("why", end.message))
-    journal.record("ended", attempt, fields, True)
-    return end
+
+
+def _traceback(problem: BaseException) -> str:
+    try:
+        import traceback  # needed for an internal error only
+
+        return "".join(traceback.format_exception(problem))
+    except Exception:  # the disk is gone, or there is no memory
+        return repr(problem)

@@ -44,7 +44,9 @@ def run(phases: Sequence[tuple[CommandPhase, Settings]], group: Group | None = N
         names, console = [phase.name for phase, _ in phases], create(phases[0][1])
         progress = ProgressFile(_folder(phases[0][1]), names, console, caught)
     except (OSError, RunDirError) as error:
-        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        text = str(error)
+        if isinstance(error, OSError):
+            text = f"{error.filename or 'the working directory'}: {error.strerror}"
         print_error(text)
         given = state_dir(phases[0][1]) or phases[0][1].run_dir
         return exit_codes.USAGE.code if given else exit_codes.INTERNAL.code

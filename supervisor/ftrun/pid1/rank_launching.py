@@ -101,7 +101,8 @@ class RankLauncher(Launcher):
         return child.pid
 
     def begin_round(self, own_port: bool) -> None:
-        """Reserve a port for the next round: what the previous round left on its port must not meet it."""
+        """Reserve a port for the next round: what the previous round left on its port must not meet it.  Raises
+        OSError: there is none, and the next round has that port, too."""
         self._close_unread()
         if own_port:
             self._reserve_port()
@@ -150,9 +151,9 @@ class RankLauncher(Launcher):
 
     def _reserve_port(self) -> int:
         """A port for this attempt alone: what an earlier one left on its port must not meet this one."""
-        if self._port is not None:
-            self._port.close()
-        self._port = ReservedPort()
+        before, self._port = self._port, ReservedPort()
+        if before is not None:
+            before.close()
         return self._port.number
 
     def _streams(self, local_rank: int) -> Mapping[int, int]:

@@ -139,7 +139,10 @@ class RankRecovery:
         if number == self._round:
             return
         self._round = number
-        self._launcher.begin_round(own_port=not self._shared)
+        try:
+            self._launcher.begin_round(own_port=not self._shared)
+        except OSError as error:
+            self._problem(f"no port for round {number}, which gets that of the round before: {error.strerror}")
         self._cause.spawning(now)
         self._cause.spawned()
 

@@ -3,6 +3,7 @@
 import os
 import select
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 from ftrun.core.rules import standby as rules
@@ -156,7 +157,8 @@ class Pool:
                 one.process.pid, one.forked = int(pid), True
                 self._exclude(one.process.pid)
             self._owner.on_imported(template.process, template.standbys[numbers[0]].command)
-            template.process.go_on()
+            with suppress(OSError):  # it has been killed meanwhile; whether these live, they say themselves
+                template.process.go_on()
             self._wait_for(template.standbys)
             template.standbys = {}
             self._close_template()

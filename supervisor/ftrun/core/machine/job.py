@@ -114,7 +114,10 @@ def _on_command_exited_launching(job: Job, phase: Launching, event: ev.CommandEx
 
 def _on_spawn_failed(job: Job, phase: Launching, event: ev.SpawnFailed, policy: Policy) -> Outcome:
     verdict = next((v.name for v in exit_codes.TABLE if v.code == event.code), exit_codes.INTERNAL.name)
-    job, end = stopping.finish(job, Finish(event.code, verdict, event.why))
+    want = Finish(event.code, verdict, event.why)
+    if isinstance(job.want, Finish) and event.code == exit_codes.INTERNAL.code:
+        want = job.want  # it was about to be stopped
+    job, end = stopping.finish(job, want)
     job, answers = _handle_kept((job, ()), phase, event.now, policy)
     return job, answers + end
 

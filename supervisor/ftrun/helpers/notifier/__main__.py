@@ -90,11 +90,12 @@ class Notifier:
             self._lines.problem(what)
 
     def _report(self, ended: bool) -> None:
-        command = state.load(self._run_dir).rest.run.command
         found = [self._located(one) for line in self._records.lines() if (one := record(line)) is not None]
         now = time.monotonic()
-        due = [due for one in found for due in self._incidents.take(one, now)]
-        for new in (*due, *self._incidents.overdue(now, ended), *self._disk()):
+        taken = [due for one in found for due in self._incidents.take(one, now)]
+        due = [*taken, *self._incidents.overdue(now, ended), *self._disk()]
+        command = state.load(self._run_dir).rest.run.command if due else ()
+        for new in due:
             for sender in self._senders:
                 sender.put(notification(new, self._asked, self._run_dir, command))
 

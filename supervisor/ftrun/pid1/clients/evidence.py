@@ -198,7 +198,10 @@ def _state(rank: Rank, ended: bool) -> messages.RankState:
 
 def _output() -> tuple[str, ...]:
     """The regular files that the command's output goes to; it has inherited the descriptors of ftrun."""
-    return tuple(os.readlink(f"/proc/self/fd/{fd}") for fd in (1, 2) if _regular(fd))
+    try:
+        return tuple(os.readlink(f"/proc/self/fd/{fd}") for fd in (1, 2) if _regular(fd))
+    except OSError:
+        return ()  # the command has unmounted /proc
 
 
 def _regular(fd: int) -> bool:

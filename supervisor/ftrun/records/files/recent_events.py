@@ -130,9 +130,13 @@ def recurrence(recent: list[Record], found: Record) -> str:
     empty where this is the first."""
     where = place(found)
     same = [one for one in recent if one["event"] == found["event"] and place(one) == where]
-    number = next((n for n, one in enumerate(same, 1) if one.get("mono") == found.get("mono")), 1)
+    return recurred(next((n for n, one in enumerate(same, 1) if one.get("mono") == found.get("mono")), 1), found)
+
+
+def recurred(number: int, found: Record) -> str:
+    """The sentence of `recurrence` about the hang or failure that is the `number`th one at its place."""
     what = "hang" if found["event"] == "hang" else "failure"
-    return recurrences.sentence(number, what, where, state.integer(found.get("step")))
+    return recurrences.sentence(number, what, place(found), state.integer(found.get("step")))
 
 
 def place(found: Record) -> str:

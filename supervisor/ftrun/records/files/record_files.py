@@ -10,8 +10,9 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.records.files import record_fields
 
 TAIL: Final = 256 << 10  # bytes
-LINE: Final = 1 << 20  # bytes of one record, and of one read
+LINE: Final = 1 << 20  # bytes of one record, and of one read forwards
 FIRST_READ: Final = 64 << 10  # bytes at the end of a file: most who look back are done there, of however long a file
+BLOCK: Final = 256 << 10  # bytes of one read backwards: a helper keeps the memory of the largest one
 SEARCHED: Final = 64 << 20  # bytes that are searched for older records
 PROGRESS: Final = b'"event": "progress"'
 HEAD: Final = ("schema", "time", "mono", "event", "attempt")  # fields of every record
@@ -137,7 +138,7 @@ def backwards(
                 end, partial = before.since, b""
                 continue
             floor = before.until if before.until < end else 0
-            start, size = max(lowest, floor, end - size), min(2 * size, LINE)
+            start, size = max(lowest, floor, end - size), min(2 * size, BLOCK)
             content = os.pread(fd, end - start, start) + partial
             first = (content.find(b"\n") + 1 or len(content)) if start > floor else 0
             after = max(first, content.rfind(b"\n") + 1)

@@ -164,9 +164,12 @@ def text(run_dir: str, attempt: int) -> str | None:
 
 def _with_recurrence(report: str, run_dir: str, attempt: int) -> str:
     """The report of a hang, which says below its title whether it is not the first one at its place."""
-    hangs = list(record_files.search_back(f"{run_dir}/events.jsonl", ("hang",)))[::-1]
-    own = next((one for one in reversed(hangs) if one.get("attempt") == attempt), None)
-    again = "" if own is None else recent_events.recurrence(hangs, own)
+    hangs = record_files.search_back(f"{run_dir}/events.jsonl", ("hang",))  # none is kept: there may be very many
+    own = next((one for one in hangs if one.get("attempt") == attempt), None)
+    again = ""
+    if own is not None:
+        where = recent_events.place(own)
+        again = recent_events.recurred(1 + sum(recent_events.place(one) == where for one in hangs), own)
     title, _, rest = report.partition("\n\n")
     if not again or not title.startswith("# "):
         return report

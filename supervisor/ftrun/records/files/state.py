@@ -6,11 +6,11 @@ from ftrun.core.machine.values import Ledger
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import procfs
 from ftrun.messages import run_state
+from ftrun.messages import state as written
 from ftrun.messages.codec import Malformed
 from ftrun.messages.run_state import LARGEST, RunState
-from ftrun.messages.state import load_state
 
-LIMIT: Final = 4 << 20  # bytes
+LIMIT: Final = written.LIMIT  # bytes of any JSON file
 
 
 class SavedState(NamedTuple):
@@ -28,7 +28,7 @@ def load(run_dir: str) -> SavedState:
     if content is None:
         return SavedState(problem=f"{path} cannot be read: only the records are shown")
     try:
-        ledger, rest = load_state(content)
+        ledger, rest = written.load_state(content)
         return SavedState(ledger, run_state.read(rest))
     except Malformed as error:
         return SavedState(ledger, problem=f"{path} is malformed ({error}): only the records are shown")
