@@ -8,19 +8,18 @@ from __future__ import annotations
 import os
 import sys
 from _thread import get_ident
-from functools import wraps
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable
 
+from . import _importlib_bootstrap as replacing
 from . import layout as at
 from ._beat import beat, own_slot
 from ._files import known
+from ._importlib_bootstrap import Target, around, is_compiling, noting, with_beats, with_movement
 from ._section import Automatic
 
 MAX_OPTIMIZERS = 4096  # optimizers in one round; a program may make a new optimizer for each step
-AnyFunction = Callable[..., Any]
-Target = Tuple[Optional[int], Tuple[str, ...]]  # the position and keywords of the file argument of a call
 
 
 class Training:
@@ -39,6 +38,7 @@ class Training:
 
     def __init__(self) -> None:
         self.optimizes = False
+        self.trials = 0
         self.begin()
 
     def begin(self) -> None:
@@ -53,6 +53,8 @@ class Training:
         self.backward_passes = self.graphs = 0
 
     def optimizer_stepped(self, optimizer: Any) -> None:
+        if self.trials:
+            return
         if own_slot.words is None:
             if own_slot.settled:
                 return
@@ -68,6 +70,13 @@ class Training:
         self.program_reports_steps = self.program_reports_steps or own_slot.step != self.reported
         beat(None if self.program_reports_steps else self.step)
         self.reported = own_slot.step
+
+    def begin_trial(self) -> None:
+        """From now on a step is none of the training, such as one that only makes the state of an optimizer."""
+        self.trials += 1
+
+    def end_trial(self) -> None:
+        self.trials -= 1
 
     def went_backward(self) -> None:
         self.backward_passes += 1
@@ -146,14 +155,6 @@ class ModuleStepReceiver(StepReceiver, ModuleType):
     """For torch 2.5 and later, which trace the setter of every object except a module."""
 
 
-def is_compiling() -> bool:
-    """Whether dynamo traces the caller; replaced by torch's own function once that is imported.
-
-    No name in this file may be a torch module: dynamo would compile the functions that use it.
-    """
-    return False
-
-
 def step_hook(optimizer: Any, args: Any, kwargs: Any) -> None:
     step_receiver.optimizer = optimizer
 
@@ -167,53 +168,6 @@ def was_saved(target: Any) -> None:
         pass
 
 
-def noting(
-    function: Callable[..., Any], note: Callable[[Any], None], target: Target, section: str
-) -> Callable[..., Any]:
-    """The function in a section of this name, if any; then the file that it has saved or loaded is noted."""
-
-    @wraps(function)
-    def within(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return function(*args, **kwargs)
-        if section:
-            with Automatic(section):
-                result = function(*args, **kwargs)
-        else:
-            result = function(*args, **kwargs)
-        try:
-            file = _of_call(target, args, kwargs)
-            if file is not None:
-                note(file)
-        except Exception:
-            pass
-        return result
-
-    return within
-
-
-def after(function: AnyFunction, note: Callable[[Any], None], before: bool = False) -> AnyFunction:
-    """The function, and `note` with its first argument when it has returned; or before it runs."""
-
-    @wraps(function)
-    def within(*args: Any, **kwargs: Any) -> Any:
-        if before:
-            _noted(note, args)
-        result = function(*args, **kwargs)
-        if not before:
-            _noted(note, args)
-        return result
-
-    return within
-
-
-def _noted(note: Callable[[Any], None], args: Any) -> None:
-    try:
-        note(args[0])
-    except Exception:
-        pass
-
-
 def claim_as(framework: str, *variables: str) -> None:
     """Claim the slot of the rank that the first of these variables names that is set, unless RANK or LOCAL_RANK is."""
     if own_slot.words is None and not own_slot.settled:
@@ -221,41 +175,9 @@ def claim_as(framework: str, *variables: str) -> None:
         own_slot.claim(int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None, framework)
 
 
-def with_beats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    @wraps(function)
-    def __next__(self: Any) -> Any:
-        if is_compiling():
-            return function(self)
-        try:
-            batch = function(self)
-        except StopIteration:
-            training.data_ended()
-            raise
-        training.batch_arrived()
-        return batch
-
-    return __next__
-
-
-def with_movement(function: AnyFunction) -> AnyFunction:
-    """A function that computes gradients."""
-
-    @wraps(function)
-    def within(*args: Any, **kwargs: Any) -> Any:
-        gradients = function(*args, **kwargs)
-        if not is_compiling():
-            try:
-                training.went_backward()
-            except Exception:
-                pass
-        return gradients
-
-    return within
-
-
 def _compiler(module: Any) -> None:
     global is_compiling
-    is_compiling = module.is_compiling
+    is_compiling = replacing.is_compiling = module.is_compiling
 
 
 def _optimizer(module: Any) -> None:
@@ -269,7 +191,7 @@ def _optimizer(module: Any) -> None:
 def _autograd(module: Any) -> None:
     """Both `backward` and `grad` use this function.  Dynamo leaves out the files of torch.autograd, and has to leave
     out what takes the place of one of their functions, which would be another graph break."""
-    run = with_movement(module._engine_run_backward)
+    run = with_movement(module._engine_run_backward, training)
     frames = sys.modules["torch"]._C._dynamo.eval_frame
     if hasattr(frames, "skip_code"):  # up to torch 2.6
         frames.skip_code(run.__code__)
@@ -281,18 +203,7 @@ def _autograd(module: Any) -> None:
 
 def _loader(module: Any) -> None:
     iterator = module._BaseDataLoaderIter
-    iterator.__next__ = with_beats(iterator.__next__)
-
-
-def _of_call(target: Target, args: Any, kwargs: Any) -> Any:
-    """The file that is the argument of a call, or None."""
-    number, names = target
-    if number is not None and len(args) > number:
-        return args[number]
-    for name in names:
-        if kwargs.get(name) is not None:
-            return getattr(kwargs[name], "path", None) if name.startswith("storage_") else kwargs[name]
-    return None
+    iterator.__next__ = with_beats(iterator.__next__, training)
 
 
 def _wrapped(package: str, saves: dict[str, Target], loads: dict[str, Target]) -> Callable[[Any], None]:
@@ -306,6 +217,17 @@ def _wrapped(package: str, saves: dict[str, Target], loads: dict[str, Target]) -
             setattr(module, name, noting(getattr(module, name), known.was_loaded, target, ""))
 
     return replace
+
+
+def _optimizer_state(module: Any) -> None:
+    """An optimizer that has no state yet makes a step with gradients of zero before its state is loaded or saved."""
+    function = module._init_optim_state
+    module._init_optim_state = around(function, training.begin_trial, training.end_trial)
+
+
+def _lightning(module: Any) -> None:
+    """It passes torch.save a buffer, which it then writes into the file; torch.load gets the open file."""
+    module._atomic_save = noting(module._atomic_save, was_saved, (1, ("filepath",)), "lightning.save")
 
 
 def _distributed_load(module: Any) -> None:
@@ -323,11 +245,14 @@ AFTER: dict[str, Callable[[Any], None]] = {
     "torch.serialization": _wrapped("torch", {"save": (1, ("f",))}, {"load": (0, ("f",))}),
     # Takes the place of torch.save and torch.load where torch_npu is imported.
     "torch_npu.utils.serialization": _wrapped("torch", {"save": (1, ("f",))}, {"load": (0, ("f",))}),
-    # An asynchronous save is not complete when the call returns.
+    # An asynchronous save is not complete when the call returns: its thread calls `save`.
     "torch.distributed.checkpoint.state_dict_saver": _wrapped(
         "torch.distributed.checkpoint", {"save": WRITTEN, "async_save": NOTHING}, {}
     ),
     "torch.distributed.checkpoint.state_dict_loader": _distributed_load,
+    "torch.distributed.checkpoint.state_dict": _optimizer_state,
+    "lightning.fabric.utilities.cloud_io": _lightning,
+    "lightning_fabric.utilities.cloud_io": _lightning,
     "safetensors.torch": _wrapped("safetensors", {"save_file": (1, ("filename",))}, {"load_file": (0, ("filename",))}),
 }
 

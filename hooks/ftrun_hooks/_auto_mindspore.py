@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from ._auto import after, claim_as, noting, training, was_saved
+from ._auto import claim_as, training, was_saved
 from ._files import known
+from ._importlib_bootstrap import after, noting
 
 
 class Model:

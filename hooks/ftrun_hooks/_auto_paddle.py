@@ -6,8 +6,9 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable
 
-from ._auto import after, claim_as, noting, training, was_saved, with_beats
+from ._auto import claim_as, training, was_saved
 from ._files import known
+from ._importlib_bootstrap import after, noting, with_beats
 
 
 def _stepped(optimizer: Any) -> None:
@@ -52,7 +53,7 @@ def _model(module: Any) -> None:
 
 def _loader(module: Any) -> None:
     for kind in (module._DataLoaderIterSingleProcess, module._DataLoaderIterMultiProcess):
-        kind.__next__ = with_beats(kind.__next__)
+        kind.__next__ = with_beats(kind.__next__, training)
 
 
 AFTER: dict[str, Callable[[Any], None]] = {

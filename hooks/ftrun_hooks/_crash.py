@@ -11,6 +11,10 @@ import os
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
 CRASHED = "crashed-"
 SIZE = 16384  # bytes that are read
 FILES = 256  # of more files the oldest empty ones are removed: their processes were killed, as others remove their own
@@ -19,26 +23,51 @@ FILES = 256  # of more files the oldest empty ones are removed: their processes 
 NUMBERS = range(240, 200, -1)
 
 
-def enable(folder: str) -> str:
-    """The path of the file; empty where there is none."""
+def enable(folder: str) -> tuple[str, ModuleType | None]:
+    """The path of the file, empty where there is none; and faulthandler, if the program has not imported it."""
     known = "faulthandler" in sys.modules
     try:
         import faulthandler
 
         if faulthandler.is_enabled():
-            return ""
+            return "", None
         _make_room(folder)
         path = os.path.join(folder, "%s%020d-%d" % (CRASHED, time.monotonic_ns(), os.getpid()))
         mode = 0o600 if os.stat(folder).st_uid == os.geteuid() else 0o640  # for the supervisor, if that is another user
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, mode)
         faulthandler.enable(_raised(fd))
         _show_own_abort()
-        return path
+        _show_own_faulthandler(faulthandler)
+        return path, None if known else faulthandler
     except Exception:
-        return ""
+        return "", None
     finally:
         if not known:
             sys.modules.pop("faulthandler", None)
+
+
+def _show_own_faulthandler(module: ModuleType) -> None:
+    """Programs enable faulthandler if it is not enabled, and switch off what they have enabled: they see their own."""
+    originals = module.enable, module.disable, module.is_enabled
+    own = False
+
+    def enable(*args, **kwargs):  # type: ignore[no-untyped-def]
+        nonlocal own
+        originals[0](*args, **kwargs)
+        own = True
+
+    def disable():  # type: ignore[no-untyped-def]
+        nonlocal own
+        own, was_own = False, own
+        return originals[1]() if was_own else False
+
+    def is_enabled():  # type: ignore[no-untyped-def]
+        return own and originals[2]()
+
+    for original, function in zip(originals, (enable, disable, is_enabled)):  # noqa: B905 - Python 3.8 has no `strict`
+        function.__doc__, function.__module__ = original.__doc__, original.__module__
+        function.__qualname__ = original.__name__
+        setattr(module, original.__name__, function)
 
 
 def _show_own_abort() -> None:

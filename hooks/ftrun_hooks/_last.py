@@ -24,6 +24,7 @@ FILES = 256  # the most that are kept; then those in the middle are removed: the
 ANCESTORS = 16
 CHAIN = 64
 CHILDREN = 12
+HOOKS = ("/ftrun_hooks/_importlib_bootstrap.py", "/ftrun_hooks/_crash.py")  # take the place of functions
 # Bytes; for error and root each.
 ROOM = {"kinds": 600, "message": 400, "more": 400, "where": 120, "own": 120, "frames": 500, "stack": 900, "source": 160}
 
@@ -37,6 +38,31 @@ def leave(folder: str, error: BaseException | None) -> None:
             _write(folder, _record(error))
     except Exception:
         pass
+
+
+def leave_shown(folder: str, error: BaseException) -> None:
+    """As `leave`, for an exception that Python shows next: without the frames of the functions of these hooks that take
+    the place of others."""
+    leave(folder, error)
+    seen: list[BaseException] = []
+    waiting: list[object] = [error]
+    while waiting and len(seen) < CHAIN:
+        one = waiting.pop()
+        if isinstance(one, BaseException) and not any(one is other for other in seen):
+            seen.append(one)
+            _leave_out_hooks(one)
+            waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+
+
+def _leave_out_hooks(error: BaseException) -> None:
+    step = error.__traceback__
+    while step is not None:
+        below = step.tb_next
+        while below is not None and below.tb_frame.f_code.co_filename.endswith(HOOKS):
+            below = below.tb_next
+        if below is not step.tb_next:
+            step.tb_next = below
+        step = below
 
 
 def in_children(folder: str) -> None:
@@ -141,7 +167,7 @@ def _places(error: BaseException) -> tuple[str, str]:
     while step is not None:
         last = step
         path = step.tb_frame.f_code.co_filename
-        if not (path.startswith(("<", library)) or "-packages" + os.sep in path):
+        if not (path.startswith(("<", library)) or "-packages" + os.sep in path or path.endswith(HOOKS)):
             own = step
         step = step.tb_next
     if isinstance(error, SyntaxError) and error.filename:

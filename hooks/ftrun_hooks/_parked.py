@@ -29,6 +29,7 @@ LIBRARIES = (
     *("NCCL_", "TORCH", "PYTORCH_", "TRITON_", "XLA_", "TF_", "ASCEND_", "HCCL_", "ROCR_", "HIP_"),
 )
 ROOM = "FTRUN_PARKED_ROOM"  # a variable in whose place the environment block gets what the start has added
+STREAMS = ("stdin", "stdout", "stderr")
 DEVICES = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/dri", "/dev/hisi", "/dev/devmm")
 
 
@@ -62,6 +63,7 @@ class ParkedProcess:
         for number in (1, 2):
             if self.streams[number] is not None:
                 os.dup2(self.lines.files[number], number)
+        self.terminals = Terminals(self.streams)
         self.known = {fd for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")}
 
     def use(self, base: int) -> None:
@@ -114,6 +116,7 @@ class ParkedProcess:
                 self.lines.imported(before)
         self.seconds = monotonic() - self.seconds
         self.lines.end()
+        self.terminals.end()
         self.reads.end()
         if self.template is not None:
             self.template.imported()
@@ -431,6 +434,34 @@ class Reads:
             one.__class__ = self.kind
         del os.environ[self.MARK]
         self.kept = sys.getrefcount(self.value) > self.references
+
+
+class Terminals:
+    """What imports ask of a terminal while the standard streams lead elsewhere: the real ones answer, `streams`.
+
+    Many libraries look when they are imported whether they may print in colours.
+    """
+
+    def __init__(self, streams: list[int | None]) -> None:
+        self.real = isatty, get_terminal_size = os.isatty, os.get_terminal_size
+        self.raw: list[Any] = []
+        self.files = files = {number: copy for number, copy in enumerate(streams) if copy is not None}
+        answers = {name: number in files and isatty(files[number]) for number, name in enumerate(STREAMS)}
+        if any(answers.values()):
+            os.isatty = lambda fd: isatty(files.get(fd, fd))
+            os.get_terminal_size = lambda fd=1: get_terminal_size(files.get(fd, fd))
+            for name, answer in answers.items():
+                buffered = getattr(getattr(sys, name), "buffer", None)
+                if buffered is not None:
+                    raw = getattr(buffered, "raw", buffered)  # which the objects around it ask
+                    raw.isatty = lambda answer=answer: answer
+                    self.raw.append(raw)
+
+    def end(self) -> None:
+        os.isatty, os.get_terminal_size = self.real
+        self.files.clear()  # an import may have kept one of the functions
+        for raw in self.raw:
+            del raw.isatty
 
 
 class Missing:

@@ -52,8 +52,9 @@ class FtrunCallback(_base()):  # type: ignore[misc]
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._stage.leave()
-        if isinstance(vars(trainer).get("save_checkpoint"), Saving):
-            del trainer.save_checkpoint
+        saving = vars(trainer).get("save_checkpoint")
+        if isinstance(saving, Saving):
+            saving.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._stage.leave(exception)
@@ -96,12 +97,25 @@ class Saving:
 
     def __init__(self, trainer: Any, timeout: float | str | None) -> None:
         self._trainer, self._timeout = trainer, timeout
-        self._save: Callable[..., None] = trainer.save_checkpoint
+        self._own = vars(trainer).get("save_checkpoint")  # by which the program has replaced the method, if it has
+        self._save: Callable[..., Any] = trainer.save_checkpoint
 
-    def __call__(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    def end(self) -> None:
+        if self._own is None:
+            del self._trainer.save_checkpoint
+        else:
+            self._trainer.save_checkpoint = self._own
+
+    def __call__(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         with section("checkpoint", self._timeout):
-            self._save(filepath, *args, **kwargs)
-        name = os.fspath(filepath)
+            result = self._save(filepath, *args, **kwargs)
+        try:
+            self._report(os.fspath(filepath))
+        except Exception:  # a path that only a plugin of the program understands, or a strategy without a plugin
+            pass
+        return result
+
+    def _report(self, name: str) -> None:
         # A hidden file belongs to the tuner, which removes it again.
         if not os.path.basename(name).startswith(".") and not _asynchronous(self._trainer.strategy.checkpoint_io):
             checkpoint(self._trainer.global_step, name if "://" in name else os.path.abspath(name))

@@ -62,9 +62,14 @@ def show(lines: Iterable[str], code: int = 0) -> None:
     try:
         sys.stdout.writelines(f"{line}\n" for line in lines)
         sys.stdout.flush()
-    except BrokenPipeError:  # click would exit with 1
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the unwritten rest is discarded at exit
+    except BrokenPipeError:
+        discard_output()
         sys.exit(code)
+
+
+def discard_output() -> None:
+    """Nobody reads standard output any more: what is not written yet is discarded at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def size(count: int) -> str:

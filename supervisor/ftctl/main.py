@@ -8,11 +8,11 @@ import importlib
 import json
 import os
 import sys
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from ftctl.common import UserError
+from ftctl.common import UserError, discard_output
 from ftrun import __version__
 from ftrun.config.parsers import near
 from ftrun.core.text.sentences import printable
@@ -63,6 +63,14 @@ class Verbs(click.Group):
             raise click.UsageError(f"no such verb: {args[0]}{near(args[0], VERBS, 0.6)}", ctx)
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """A reader that has enough, as in `ftctl logs | head`, is no error; click would exit with 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            discard_output()
+            return 0
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Without a verb: help, as an error.  What click does then depends on its version."""
         if not args and not ctx.resilient_parsing:
@@ -101,11 +109,14 @@ def main() -> None:
     except (NoRunDir, UserError) as error:
         _refuse(str(error))
         code = 1
-    except OSError as error:  # from stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the unwritten rest is discarded at exit
+    except OSError as error:
         code = 0 if isinstance(error, BrokenPipeError) else 1
-        if code:
-            click.echo(f"ftctl: cannot write: {error.strerror}", err=True)
+        if error.filename is not None:
+            _refuse(f"{error.filename}: {error.strerror}")
+        else:  # from stdout
+            discard_output()
+            if code:
+                click.echo(f"ftctl: cannot write: {error.strerror}", err=True)
     except click.Abort:  # Ctrl-C
         code = 130
     sys.exit(code if isinstance(code, int) else 0)

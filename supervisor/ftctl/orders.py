@@ -17,6 +17,8 @@ import click
 from ftctl.common import AS_JSON, RUN_DIR, UserError
 from ftrun.config.parsers import duration
 from ftrun.config.whole_number import WholeNumber
+from ftrun.core.rules import exit_codes
+from ftrun.core.text import states
 from ftrun.core.text.sentences import printable
 from ftrun.messages import operator
 from ftrun.messages.group_view import MOST, FileRequest
@@ -35,6 +37,7 @@ RETRY: Final = 0.05  # s
 POLL: Final = 1  # s
 Awaited = Callable[[Snapshot, Snapshot], str | None]  # of the snapshots before the command and now
 OTHER_CLOCK: Final = ", because the clock of ftrun differs (a time namespace); run ftctl in its container"
+STARTED: Final = (*states.LIVE, "stopping", "done")  # phases of a command that was executed
 VALID: Final = 0.9  # part of PATIENCE in which a request may still be carried out
 
 
@@ -85,7 +88,12 @@ def run_verb(
     `awaits` returns what has happened once it has, and is asked until then."""
     run_dir = rundir.find(given, own=True)
     before = read_snapshot(run_dir)
-    why = send_command(run_dir, verb, lasting)
+    try:
+        why = send_command(run_dir, verb, lasting)
+    except UserError as error:
+        if (pid := read_snapshot(run_dir).stopped) is None:
+            raise
+        raise UserError(f"{error}; ftrun itself is stopped: `kill -CONT {pid}` continues it") from None
     while awaits is not None:
         if (happened := awaits(before, read_snapshot(run_dir))) is not None:
             why = happened
@@ -98,8 +106,10 @@ def run_verb(
 
 
 def _restarted(before: Snapshot, now: Snapshot) -> str | None:
-    if now.alive and now.attempt > before.attempt and now.phase in ("starting", "running"):
-        return f"attempt {now.attempt} was started"
+    """It may have ended again before it is seen to run."""
+    executed = now.alive or now.verdict not in (exit_codes.NOT_EXECUTABLE.name, exit_codes.NOT_FOUND.name)
+    if now.attempt > before.attempt and now.phase in STARTED and executed:
+        return f"attempt {now.attempt} was started" + ("" if now.alive else f"; {headline(now)}")
     if not now.alive:
         raise UserError(f"{now.run_dir}: {headline(now)}")
     return None

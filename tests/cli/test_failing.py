@@ -106,6 +106,7 @@ def test_program_that_reports_a_permanent_failure_is_not_restarted(runs: Runs) -
     assert run.wait() == 94, run.log()
     assert runs.verdict["message"] == "the loss is nan"
     assert "restart" not in run.order
+    assert "cause    the loss is nan; the command exited with 7\n" in run.ftctl("report").stdout
 
 
 # --- how it is known --------------------------------------------------------------------------------------------------

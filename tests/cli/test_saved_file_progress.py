@@ -35,6 +35,31 @@ def load(path):
 def save(path, model, epoch):
     dcp.save({"epoch": torch.tensor(epoch), **model.state_dict()}, checkpoint_id=path)
 """
+# As in PyTorch's own guide: with a state of the optimizer, which is made by a step before it is loaded.
+DISTRIBUTED_STATE = """
+import torch, torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+torch.set_num_threads(1)
+def state(epoch):
+    weights, optimized = get_state_dict(model, optimizer)
+    return {"epoch": torch.tensor(epoch), "model": weights, "optimizer": optimized}
+def load(path):
+    found = state(0)
+    dcp.load(found, checkpoint_id=path)
+    set_state_dict(model, optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"])
+    return int(found["epoch"])
+def save(path, model, epoch):
+    dcp.save(state(epoch), checkpoint_id=path)
+"""
+FABRIC = """
+import torch
+from lightning.fabric import Fabric
+torch.set_num_threads(1)
+def load(path):
+    return Fabric(accelerator="cpu").load(path)["epoch"]
+def save(path, model, epoch):
+    Fabric(accelerator="cpu").save(path, {"model": model.state_dict(), "epoch": epoch})
+"""
 # Plain SGD, whose step count begins anew with each start.  `END`: how an attempt ends after two epochs.
 OTHER = """
 import os, sys, threading
@@ -94,8 +119,14 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize(
     ("name", "form"),
-    [("torch", PLAIN), ("safetensors.torch", SAFETENSORS), ("torch.distributed", DISTRIBUTED)],
-    ids=["torch.save", "safetensors", "distributed"],
+    [
+        ("torch", PLAIN),
+        ("safetensors.torch", SAFETENSORS),
+        ("torch.distributed", DISTRIBUTED),
+        ("torch.distributed", DISTRIBUTED_STATE),
+        ("lightning.fabric", FABRIC),
+    ],
+    ids=["torch.save", "safetensors", "distributed", "distributed with an optimizer", "fabric"],
 )
 @pytest.mark.parametrize("end", ["die", "hang"])
 def test_resumed_program_that_saves_newer_state_makes_progress(

@@ -1,6 +1,7 @@
-"""Standbys in phases, in groups, and in a control group that leaves little memory."""
+"""Standbys in phases, in groups, on a terminal, and in a control group that leaves little memory."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,3 +100,31 @@ def test_a_standby_ends_when_the_job_needs_its_memory(start: Starter, little_mem
     start_of_two = next(one for one in outcomes(run.run_dir) if one["what"] == "start")
     assert start_of_two["warm"] == 0
     assert "too little memory" in str(start_of_two["why"])
+
+
+ASKS = """
+import os, sys
+from os import isatty
+SEEN = [one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)], [os.isatty(number) for number in range(3)]
+SIZE = os.get_terminal_size(), os.get_terminal_size(2)
+"""
+
+
+def test_an_import_that_looks_for_a_terminal_finds_it(start: Starter, tmp_path: Path) -> None:
+    site = tmp_path / "lib" / "site-packages"
+    site.mkdir(parents=True)
+    (site / "asks.py").write_text(ASKS)
+    os.utime(site / "asks.py", (1e9, 1e9))
+    command = program(tmp_path, "end")
+    seen = "import asks; print(asks.SEEN, asks.SIZE, asks.isatty(1), file=open(f'{sys.argv[1]}-seen', 'a'))"
+    (tmp_path / "train.py").write_text(PROGRAM.replace("import ftrun_hooks", f"{seen}\nimport ftrun_hooks"))
+    options = ["--standby", "1", *FAILURE]
+    run = start(*command, options=options, env={"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}, tty=True)
+    wait_for(lambda: is_ready(run.run_dir), "the standby")
+    for number in (1, 2):
+        (tmp_path / f"end-{number}").touch()
+    assert run.wait() == 0, run.terminal.seen
+    assert [one["warm"] for one in outcomes(run.run_dir) if one["what"] == "start"] == [1], outcomes(run.run_dir)
+    cold, warm = (tmp_path / "end-seen").read_text().splitlines()
+    assert warm == cold
+    assert cold.startswith("([True, True, True], [True, True, True])")

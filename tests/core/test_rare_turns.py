@@ -1,8 +1,9 @@
 """Rare turns that a first version of the core got wrong, and that are no transcript."""
 
+from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
-from ftrun.core.machine.states import Job, Starting, Suspect
+from ftrun.core.machine.states import Job, Pending, Starting, Suspect
 from ftrun.core.machine.stopping import finish, finish_with
 from ftrun.core.machine.values import Ledger, Rank
 from ftrun.core.rules import exit_codes
@@ -52,3 +53,11 @@ def test_a_schedule_that_ended_with_196_has_no_clear_fault() -> None:
     job = Job(ledger=Ledger(start_cnt=1, faulted=True))
     for verdict, faulted in ((exit_codes.USER_FAULT_LIMIT, False), (exit_codes.NODE_FAULT, True)):
         assert finish(job, finish_with(verdict, "a fault"))[0].ledger.faulted is faulted
+
+
+def test_a_spare_does_not_promise_a_restart() -> None:
+    """Its answer must not be that of a member whose command starts soon."""
+    policy = Policy(membership=Policy().membership._replace(group=True, member=2))
+    spare = Job(Pending(), places=((0, 2),))
+    _, (_, answer) = decide(spare, ev.RestartRequested(5.0, ev.Requester("1", "root", 9.0)), policy)
+    assert answer == do.AnswerOperator("1", False, "this member waits as a spare: restart one that works")

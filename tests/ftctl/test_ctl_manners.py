@@ -123,3 +123,11 @@ def test_a_run_dir_that_is_deleted_is_called_so(runs: Runs) -> None:
     run.process.terminate()
     run.wait()
     assert run.whole_stderr.splitlines()[-1].endswith(f"records: {run.run_dir}, which was deleted")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").touch()
+    (tmp_path / "output.log").symlink_to("nothing")
+    done = ftctl("logs", "--run-dir", str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"ftctl: {tmp_path}/output.log: No such file or directory\n"

@@ -2,6 +2,7 @@
 `--on-exit` is given."""
 
 import json
+import os
 import subprocess
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from ftctl.verbs.events import moment
 from ftctl.verbs.status import condition
-from support.runs import FTRUN, Runs, ftctl, wait_for
+from ftrun.records.present.snapshot import StalledRank
+from support.runs import FTCTL, FTRUN, Runs, ftctl, wait_for
 from support.snapshots import snapshot
 
 NOW = datetime(2026, 11, 23, 3, 0, tzinfo=UTC)
@@ -24,6 +26,7 @@ NOW = datetime(2026, 11, 23, 3, 0, tzinfo=UTC)
         ({"phase": "suspect"}, 3),
         ({"phase": "waiting"}, 3),
         ({"paused": 5.0}, 3),
+        ({"stalled": StalledRank(3, 720.0)}, 3),
         ({"phase": "done", "alive": False, "exit_code": 0}, 0),
         ({"phase": "done", "alive": False, "exit_code": 195}, 4),
         ({"phase": "cut off", "alive": False}, 5),
@@ -43,6 +46,14 @@ def test_restart_and_stop_wait_for_their_end(runs: Runs) -> None:
     assert done.returncode == 0
     assert json.loads(done.stdout)["why"].startswith("ended with 143 (stopped) in attempt 2")
     assert run.wait() == 143
+
+
+def test_restart_waits_for_a_command_that_ends_at_once(runs: Runs) -> None:
+    run = runs.start("sh", "-c", "[ -e again ] && exit; touch again; exec sleep 3600")
+    wait_for((runs.folder / "again").exists, "the first start")
+    done = run.ftctl("restart", "--wait")
+    assert (done.returncode, done.stdout.partition(";")[0].strip()) == (0, "attempt 2 was started")
+    assert run.wait() == 0
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -94,6 +105,17 @@ def test_output_of_the_command_is_printed(runs: Runs) -> None:
     assert ftctl("logs", "-f", **kept).stdout == done.stdout, "until the end, which has come"
     assert len(ftctl("logs", "-n", "1", **kept).stdout.splitlines()) in (1, 2), "the last line has no end"
     assert "no output of local rank 3" in ftctl("logs", "--rank", "3", **kept).stderr
+
+
+def test_a_reader_of_the_output_that_has_enough_is_no_error(runs: Runs) -> None:
+    kept = output_of(runs, "sh", "-c", "echo one")
+    reader, writer = os.pipe()
+    os.close(reader)
+    for words in (("logs",), ("logs", "-f"), ("timeline", "-o", "-"), ("timeline", "--json"), ("top", "--once")):
+        command = [*FTCTL, *words, "--run-dir", *kept.values()]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, ""), words
+    os.close(writer)
 
 
 def test_output_of_each_rank_is_marked(runs: Runs) -> None:

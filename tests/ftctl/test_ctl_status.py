@@ -22,6 +22,7 @@ from support.runs import (
     ftctl,
     need_pid1,
     python,
+    state_of,
     stop_inside,
     wait_for,
 )
@@ -221,3 +222,20 @@ def test_another_user_is_told_whose_ftrun_runs_in_the_container(runs: Runs, own:
         run.wait()
     else:
         stop_inside(run)
+
+
+def test_an_ftrun_that_a_signal_has_stopped_is_not_called_healthy(runs: Runs) -> None:
+    run = runs.start(*python("import time; ft.beat(1); time.sleep(3600)"))
+    run.until("first_beat")
+    wait_for((run.run_dir / "ftctl.sock").exists, "the control channel")
+    os.kill(run.pid, signal.SIGSTOP)
+    wait_for(lambda: state_of(run.pid) == "T", "it is stopped")
+    done = run.ftctl("status", "--exit-code")
+    assert done.returncode == 3
+    assert done.stdout.startswith(f"FTRUN ITSELF IS STOPPED (process {run.pid}) AND WATCHES NOTHING: running")
+    assert f"continue ftrun: `kill -CONT {run.pid}`" in done.stdout
+    os.kill(run.pid, signal.SIGCONT)
+    wait_for(lambda: state_of(run.pid) != "T", "it goes on")
+    assert run.ftctl("status", "--exit-code").returncode == 0
+    run.process.terminate()
+    run.wait()

@@ -140,3 +140,18 @@ def test_a_listed_run_has_its_state_in_a_word_and_what_to_do(tmp_path: Path) -> 
         run.close()
     assert (row.word, row.step) == ("quiet", 7)
     assert row.do.startswith("`ftctl stacks --run-dir ")
+
+
+def test_a_suspended_and_a_stalled_run_are_listed_as_such(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    try:
+        run.rank(0, moved=45.0)
+        run.attempt["stopped_at"] = run.now - 40
+        path = run.write()
+        words = [one.word for one in read([str(tmp_path)]) if one.run_dir == path]
+        run.attempt |= {"stopped_at": None, "stalled": {"rank": 0, "since": run.now - 45}}
+        run.write()
+        words += [one.word for one in read([str(tmp_path)]) if one.run_dir == path]
+    finally:
+        run.close()
+    assert words == ["suspended", "stalled"]

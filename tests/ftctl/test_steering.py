@@ -200,7 +200,8 @@ def test_a_request_that_arrives_too_late_is_refused(runs: Runs) -> None:
     run = training(runs)
     reply_of(run.ftctl("pause"))
     messenger = int(wait_for(lambda: run.helper("messenger"), "a messenger"))
-    expired = f"ftctl: {run.run_dir}: ftrun does not answer; the command has expired and will not be carried out\n"
+    expired = f"ftctl: {run.run_dir}: ftrun does not answer; the command has expired and will not be carried out"
+    stopped = f"ftrun itself is stopped: `kill -CONT {run.pid}` continues it\n"
 
     def impatient(verb: str) -> tuple[int, str]:
         code = "import ftctl.orders as s; s.PATIENCE = 0.5; from ftctl.main import main; main()"
@@ -211,7 +212,8 @@ def test_a_request_that_arrives_too_late_is_refused(runs: Runs) -> None:
 
     os.kill(run.pid, signal.SIGSTOP)
     try:
-        assert impatient("restart") == (1, "ftctl: restart refused: ftrun has not replied in time\n")
+        why = f"ftctl: restart refused: ftrun has not replied in time; {stopped}"
+        assert impatient("restart") == (1, why)
     finally:
         os.kill(run.pid, signal.SIGCONT)
     refused = [r for r in wait_for(lambda: run.named("order")[1:], "the refusal") if r["what"] == "restart"]
@@ -220,7 +222,7 @@ def test_a_request_that_arrives_too_late_is_refused(runs: Runs) -> None:
     os.kill(run.pid, signal.SIGSTOP)  # or it would continue the messenger at once
     os.kill(messenger, signal.SIGSTOP)
     try:
-        assert impatient("resume") == (1, expired)
+        assert impatient("resume") == (1, f"{expired}; {stopped}")
     finally:
         os.kill(run.pid, signal.SIGCONT)
         os.kill(messenger, signal.SIGCONT)

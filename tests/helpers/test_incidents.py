@@ -112,6 +112,14 @@ def test_an_end_is_always_reported_and_says_what_the_scheduler_should_do() -> No
     assert "the scheduler should reschedule" in due["do"]
 
 
+def test_a_fault_has_no_report_but_records() -> None:
+    fault = {"event": "fault", "device": "npu-3", "code": "80E01801", "severity": "major", "why": "HBM"}
+    due = about(made(), fault, RESTART | {"reason": "fault"})
+    assert due["do"] == "nothing has to be done; `ftctl events` has the details"
+    due = about(made(), fault, END | {"verdict": "node-fault", "exit_code": 197})
+    assert due["do"].endswith("`ftctl events` and `ftctl history` have the details")
+
+
 def test_what_nobody_decides_on_is_reported_alone_and_its_restart_not_again() -> None:
     fault = {"event": "fault", "device": "npu-3", "code": "80E01801", "severity": "major", "why": "HBM"}
     found = made()

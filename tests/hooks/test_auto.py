@@ -19,7 +19,7 @@ TORCH = {
     "from .no_package import inner\nfrom . import compiler, serialization\nfrom .serialization import save\n",
     "no_package/inner": "",
     "compiler": "compiling = False\ndef is_compiling(): return compiling\n",
-    "serialization": "def save(what, path):\n 'Saves.'\n what(path)\n return path\n",
+    "serialization": "def save(what, path, *, how=None):\n 'Saves.'\n if how: print(how)\n what(path)\n return path\n",
     "_C": """
 from types import SimpleNamespace as Names
 skipped = []
@@ -143,6 +143,19 @@ BACKWARD = {
 }
 
 
+def test_a_step_that_only_makes_the_state_of_an_optimizer_is_none(program: Program) -> None:
+    """As torch.distributed.checkpoint does, also before it loads that state."""
+    for module in ("distributed/__init__", "distributed/checkpoint/__init__"):
+        program.write(module, "")
+    program.write("distributed/checkpoint/state_dict", "def _init_optim_state(optim): optim.step(); return optim\n")
+    code = """
+from torch.distributed.checkpoint import state_dict
+print(state_dict._init_optim_state(one) is one, beat_file.slot()['moved_at'])
+one.step(); print(beat_file.slot()['step'])
+"""
+    assert program(code) == "True 0\n1\n"
+
+
 def test_a_backward_pass_is_a_movement_until_an_optimizer_steps(program: Program) -> None:
     """A loop may change the weights itself.  The first pass may be a trial."""
     head = f"""{LOADER}{SECTIONS}
@@ -213,13 +226,42 @@ import inspect, pickle, torch.utils.data
 loader = torch.utils.data.dataloader
 for what in torch.save, loader._BaseDataLoaderIter.__next__:
     print(what.__name__, what.__qualname__, what.__module__, what.__doc__, inspect.signature(what))
-    print(inspect.getsource(what), what.__dict__.keys() - {'__wrapped__'})
+    print(inspect.getsource(what), what.__dict__.keys() - {'__wrapped__'}, what.__defaults__, what.__kwdefaults__)
+torch.save.__kwdefaults__["how"] = 1; torch.save(lambda _: None, 2)
+torch.save.__kwdefaults__ = dict(how=3); torch.save(lambda _: None, 4)
 print(pickle.loads(pickle.dumps(torch.save)) is torch.save is torch.serialization.save)
 for module in torch.serialization, loader, optimizer:
     spec = module.__spec__
     print(module.__loader__ is spec.loader, type(spec.loader), sorted(vars(spec.loader)), spec.name, spec.origin)
 """
     assert program(code) == program.without(START + code).stdout
+
+
+def test_a_warning_names_the_line_of_the_program(program: Program) -> None:
+    """A library warns on behalf of its caller: filters, and that each line is warned of once, go by that place."""
+    warns = "warnings.warn('old', DeprecationWarning, stacklevel=2)"
+    program.write("serialization", f"import warnings\ndef save(what, path): {warns}\n")
+    loader = f"class _BaseDataLoaderIter:\n def __next__(self): {warns}\n"
+    program.write("utils/data/dataloader", f"import warnings\n{loader}")
+    code = f"{START}{LOADER}torch.save(1, '')\ntorch.save(1, '')\nnext(Loader())\n"
+    done, without = program.run(code), program.without(code)
+    assert (done.returncode, done.stderr) == (0, without.stderr)
+    assert done.stderr.count("<string>:") == 3
+
+
+def test_an_exception_is_shown_as_without_the_hooks(program: Program) -> None:
+    code = """
+def broken(path): raise KeyError(path)
+def batches():
+    yield 1
+    torch.save(broken, 'x')
+loader = Loader(); loader.batches = batches(); next(loader)
+try: next(loader)
+except KeyError as error: torch.save(lambda path: broken(error), 'y')
+"""
+    done, without = program.run(START + LOADER + code), program.without(START + LOADER + code)
+    assert (done.returncode, done.stderr) == (1, without.stderr)
+    assert "in save" in done.stderr
 
 
 def test_a_batch_is_progress_of_a_process_with_heartbeats(program: Program) -> None:

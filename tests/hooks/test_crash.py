@@ -133,3 +133,23 @@ def test_a_program_sees_the_same_signal_signal(tmp_path: Path) -> None:
     ended, _ = run(tmp_path, SEEN)
     plain = subprocess.run([sys.executable, "-c", SEEN], text=True, capture_output=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, plain.stdout, "")
+
+
+ENABLES = "import faulthandler\nif not faulthandler.is_enabled(): faulthandler.enable()\n"
+# What a program sees of a faulthandler that it has not enabled, and of its own.
+OWN = """import faulthandler, pickle
+print(faulthandler.is_enabled(), faulthandler.disable(), faulthandler.is_enabled())
+print(faulthandler.enable(), faulthandler.is_enabled(), faulthandler.disable(), faulthandler.is_enabled())
+for what in faulthandler.enable, faulthandler.disable, faulthandler.is_enabled:
+    print(what.__name__, what.__qualname__, what.__module__, what.__doc__, pickle.loads(pickle.dumps(what)) is what)
+try: faulthandler.enable(file=1.5)
+except Exception as error: print(type(error), error, faulthandler.is_enabled())
+"""
+
+
+def test_a_program_sees_its_own_faulthandler(tmp_path: Path) -> None:
+    ended, _ = run(tmp_path, OWN)
+    plain = subprocess.run([sys.executable, "-c", OWN], text=True, capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, plain.stdout, plain.stderr)
+    ended, _ = run(tmp_path, ENABLES + DIES)
+    assert "Fatal Python error: Segmentation fault" in ended.stderr, "a program that enables what is not enabled"

@@ -141,6 +141,11 @@ def program(folder: Path, package: str) -> dict[str, Any]:
     if package != FOUND[0]:
         return noted
 
+    replaced, own = trainer(), []
+    replaced.save_checkpoint = own_save = lambda *paths, **more: own.append(paths)
+    replaced.fit(Model())
+    keep("a save of the program", stays=replaced.save_checkpoint is own_save, called=len(own))
+
     run.save_checkpoint(folder / "after.ckpt")
     keep("after the fit")
     for name in ("validate", "test", "predict"):
@@ -300,6 +305,11 @@ def test_an_exception_closes_the_section_and_its_checkpoint_is_reported(noted: d
     assert noted["fails"]["slot"]["broken_at"] > noted["fails"]["slot"]["moved_at"]
     assert noted["fails and saves"]["path"].endswith("broken/saved.ckpt")
     assert not noted["the same after that"]["wrapped"]
+
+
+def test_a_save_by_which_the_program_has_replaced_that_of_the_trainer_stays(noted: dict[str, Any]) -> None:
+    assert noted["a save of the program"]["stays"]
+    assert noted["a save of the program"]["called"]
 
 
 @pytest.mark.parametrize("how", ["in the background", "tuner", "barebones"])

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ftrun.core.machine.states import Job, Paused, Restart, Running, Suspect
+from ftrun.core.machine.states import Job, Paused, Pending, Restart, Running, Suspect
 from ftrun.core.machine.values import Attempt, Finding, Ledger, LocalRank, LookState, Spin, Standstill
 from ftrun.core.ranks.table import RankMember, Rounds
 from ftrun.core.rules.liveness import Limits
@@ -53,6 +53,12 @@ def test_a_suspicion_and_what_is_intended_are_read() -> None:
     now = written_and_read(RunState(now=job_status(job, 70.0, True))).now
     assert (now.phase, now.finding, now.spare, now.since) == ("suspect", finding, True, 70.0)
     assert (now.want.want, now.want.reason, now.want.consecutive) == ("again", "hang", 2)
+
+
+def test_what_the_first_start_waits_for_is_read() -> None:
+    job = Job(Pending(9.0, frozenset({"history", "devices"})))
+    now = written_and_read(RunState(now=job_status(job, 1.0, False))).now
+    assert (now.phase, now.awaits) == ("pending", ("devices", "history"))
 
 
 def test_a_file_of_another_version_is_read() -> None:

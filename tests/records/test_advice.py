@@ -10,6 +10,7 @@ import pytest
 
 from ftctl.top import screen as top
 from ftrun.core.rules import exit_codes
+from ftrun.records.files.recent_events import Incident
 from ftrun.records.present import advice, summary
 from ftrun.records.present.advice import what_to_do
 from ftrun.records.present.run_snapshot import read_snapshot
@@ -53,6 +54,10 @@ def test_a_command_with_a_path_that_is_no_text_can_be_pasted() -> None:
         ),
         (MOVING._replace(ranks=(SLOW,)), "compare rank 0 with the others"),
         (MOVING._replace(trouble=RUNNING.trouble), "nothing now, it was restarted; `ftctl report"),
+        (
+            MOVING._replace(trouble=Incident("", 1, "fault", "device GPU-1 reported 79")),
+            "nothing now, it was restarted; if it comes again, have the device checked",
+        ),
         (MOVING._replace(full_disk=True), "free space on the disk of /run/dir"),
         (MOVING._replace(alive=False, phase="cut off"), "start the same command in the same run dir again"),
         (

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.records.files import reports
+from ftrun.records.past import history
 from support.made_run import MadeRun
 from support.scripted import Script
 
@@ -89,13 +90,42 @@ def test_the_end_of_the_output_is_that_of_the_attempt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("verdict", "code", "advice"),
-    [("failed", 1, "with `--restart-on hang,fault,failure`"), ("failure-limit", 93, "started again as often as is")],
+    [
+        ("failed", 1, "with `--restart-on hang,fault,failure`"),
+        ("failure-limit", 93, "started again as often as is"),
+        ("non-recoverable", 94, "mend the cause, and start the job again"),
+        ("", 0, "nothing yet: `ftctl status` shows what follows"),
+    ],
 )
 def test_no_restarts_are_advised_once_they_are_used_up(tmp_path: Path, verdict: str, code: int, advice: str) -> None:
     run = MadeRun(tmp_path / "run")
     run.record("exited", code=1, why="it failed")
-    run.record("ended", verdict=verdict, exit_code=code, why="it failed")
+    if verdict:
+        run.record("ended", verdict=verdict, exit_code=code, why="it failed")
     found = reports.failure(run.write(), 1)
     run.close()
     assert found is not None
     assert advice in "\n".join(reports.failure_lines(found))
+
+
+def test_a_program_that_handles_ctrl_c_needs_no_mending(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    run.record("exited", code=130, why="the command exited with 130")
+    run.record("ended", verdict="failed", exit_code=130, why="the command exited with 130")
+    found = reports.failure(run.write(), 1)
+    run.close()
+    assert found is not None
+    assert "do       nothing, if somebody ended it by Ctrl-C; else mend the cause" in reports.failure_lines(found)
+
+
+def test_ctrl_c_is_no_failure(tmp_path: Path) -> None:
+    """The terminal sends it to the command as well, which may end before ftrun has passed it on."""
+    run = MadeRun(tmp_path / "run")
+    run.record("started", reason="first")
+    run.record("exited", signal=2)
+    run.record("stopping", by="SIGTERM")
+    run.record("ended", verdict="stopped", exit_code=130, why="signal 2 (SIGINT) ended the command")
+    path = run.write()
+    run.close()
+    assert (reports.failed(path), reports.failure(path, 1)) == ([], None)
+    assert [attempt.cause for attempt in history.read(path).attempts] == [None]

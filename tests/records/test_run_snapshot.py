@@ -262,6 +262,11 @@ NEXT_ACTIONS: list[tuple[dict[str, Any], float | None, str]] = [
     ),
     ({"phase": "launching"}, None, "The command is being executed."),
     (
+        {"phase": "pending", "attempt": None, "awaits": ["devices", "history"]},
+        8,
+        "The first start, once the devices are checked and the state dir is read, or in 8s without an answer.",
+    ),
+    (
         {"phase": "pending", "attempt": None, "spare": True},
         None,
         "The place of a lost member, or a further one, at the next restart of all.",
@@ -411,6 +416,19 @@ def test_a_restart_of_a_group_names_what_happened_elsewhere(run: MadeRun, order:
     assert words in headline(seen(run))
 
 
+def test_a_restart_of_a_group_has_the_cause_that_is_known_only_with_the_start(run: MadeRun) -> None:
+    """As when an operator restarts it: the member that was asked reports that once its command has ended."""
+    run.ledger = run.ledger._replace(start_cnt=2, reason="peer")
+    run.record("group", what="run", epoch=1, cause="first")
+    run.record("started", reason="first")
+    run.record("group", what="stop", epoch=1, node="b", member=1)
+    run.record("group", what="run", epoch=2, cause="manual", node="b", member=1)
+    run.record("restart", 2, reason="peer")
+    assert "attempt 2 after an operator command on b" in headline(seen(run))
+    run.status |= {"phase": "pending", "attempt": None, "deadline": None, "group": {"what": "wait", "why": ""}}
+    assert "the start waits for the other members of the group" in headline(seen(run))
+
+
 def test_a_snapshot_of_1024_ranks_and_many_records_is_cheap_and_finds_an_incident_of_long_ago(
     run: MadeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,6 +485,13 @@ def test_ranks_that_run_on_after_ftrun_are_a_problem(run: MadeRun) -> None:
     assert (found.phase, found.step, found.checkpoint_step, found.ranks) == ("cut off", 7, 5, ())
     assert found.checkpoint_age == pytest.approx(25, abs=5)
     assert found.problems == ("1 rank still runs, unsupervised; the rest is as of the end of ftrun",)
+
+
+def test_another_process_with_the_number_of_a_rank_is_no_rank_that_runs_on(run: MadeRun) -> None:
+    """As number 2 of a container that was killed, which is a thread of the kernel out here."""
+    run.rank(0, moved=0.5, START_TICKS=1, ALIVE_AT=int((run.now - 0.5) * NS))
+    run.gone()
+    assert seen(run).problems == ()
 
 
 def test_a_process_that_nobody_has_reaped_does_not_run(run: MadeRun) -> None:

@@ -88,6 +88,11 @@ def test_the_headline_begins_with_a_pause() -> None:
         ({"stalest": UNPACED._replace(age=50.0), "wait": "rank 3 is stopped by SIGSTOP"}, "quiet, rank 3 has not"),
         ({"stalest": None}, "no rank is active"),
         ({"phase": "waiting"}, "the next start is due later"),
+        ({"phase": "waiting", "attempt": 0, "reason": "first"}, "before the first start: the next start is due later"),
+        (
+            {"phase": "done", "alive": False, "attempt": 0, "verdict": "hang-limit", "exit_code": 195},
+            "ended with 195 (hang-limit) before the first start",
+        ),
         ({"phase": "cut off", "alive": False}, "ftrun is gone and left no verdict"),
     ],
 )

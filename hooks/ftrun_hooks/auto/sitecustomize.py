@@ -15,6 +15,8 @@ class FtrunFinder(object):
         "torch.",
         "torch_npu.",
         "safetensors.torch",
+        "lightning.fabric.utilities.cloud_io",
+        "lightning_fabric.utilities.cloud_io",
         "mindspore.",
         "paddle.",
         "keras.",
@@ -49,8 +51,9 @@ class FtrunFinder(object):
                 from ftrun_hooks import _auto
 
                 return _auto.find(self, name, path, target)
-            if name == "atexit" and self.crash_recorder.unseen is not None:
-                return type(self.crash_recorder.unseen.spec)(name, self.crash_recorder.unseen)
+            if name in self.crash_recorder.unseen:
+                unseen = self.crash_recorder.unseen[name]
+                return type(unseen.spec)(name, unseen)
             if name in ("multiprocessing.popen_fork", "multiprocessing.spawn"):
                 self.crash_recorder.watch_children()
         except Exception:
@@ -59,7 +62,8 @@ class FtrunFinder(object):
 
 
 class UnseenModule(object):
-    """Loads a module that was removed from sys.modules: up to Python 3.9 a second `atexit` would disable the first."""
+    """Loads a module that was removed from sys.modules: up to Python 3.9 a second `atexit` would disable the first, and
+    `faulthandler` has functions in place of its own (`_crash.py`)."""
 
     def __init__(self, module):  # type: (object) -> None
         self.module = module
@@ -91,7 +95,7 @@ class CrashRecorder(object):
         import atexit
 
         atexit.register(self.at_exit)
-        self.unseen = None if known else UnseenModule(sys.modules.pop("atexit"))
+        self.unseen = {} if known else {"atexit": UnseenModule(sys.modules.pop("atexit"))}
 
     def call(self, function, *arguments):  # type: (str, object) -> None
         try:
@@ -101,14 +105,17 @@ class CrashRecorder(object):
 
     def watch_signals(self):  # type: () -> None
         try:
-            self.crash = (str(load_and_forget("_crash")["enable"](self.folder)), os.getpid())  # type: ignore[operator]
+            path, unseen = load_and_forget("_crash")["enable"](self.folder)  # type: ignore[operator]
+            self.crash = (path, os.getpid())
+            if unseen is not None:
+                self.unseen["faulthandler"] = UnseenModule(unseen)
         except Exception:
             pass
 
     def hook(self, kind, error, trace):  # type: (type, object, object) -> None
         if error is not None:
             self.left = id(error)  # not the exception itself, whose frames hold memory
-            self.call("leave", error)
+            self.call("leave_shown", error)
         self.shown_by(kind, error, trace)  # type: ignore[arg-type]
 
     def at_exit(self):  # type: () -> None

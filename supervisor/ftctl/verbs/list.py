@@ -127,7 +127,7 @@ def command(folders: tuple[str, ...], living: bool, as_json: bool) -> None:
         show(["", "ended:"])
     show(line for one in found if not one.alive for line in _lines(one, columns))
     if not found:
-        show(["no run was found"])
+        show(["no run is under way" if living else "no run was found"])
 
 
 def _table(living: Sequence[RunLine], columns: int) -> Iterator[str]:

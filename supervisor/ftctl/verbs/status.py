@@ -26,8 +26,8 @@ SCHEMA: Final = 1
 @click.option(
     "--exit-code",
     is_flag=True,
-    help="Exit with 0 if the run is healthy or has ended with 0; 3 if it may hang, is paused, suspended or between two "
-    "attempts, or another member of its group is missing or in trouble; "
+    help="Exit with 0 if the run is healthy or has ended with 0; 3 if it may hang, is stalled, paused, suspended or "
+    "between two attempts, or another member of its group is missing or in trouble; "
     "4 if it ended with another code; 5 if ftrun is gone without a verdict; 1 if there is no run.",
 )
 @click.option(
@@ -60,7 +60,8 @@ def condition(shown: Snapshot) -> int:
     if shown.phase == "done":
         return 0 if shown.exit_code == 0 else ENDED_BADLY
     healthy = shown.phase in ("launching", "starting", "running", "spare", "finished") and shown.paused is None
-    healthy = healthy and shown.job is None and shown.suspended is None
+    healthy = healthy and shown.job is None and shown.suspended is None and shown.stalled is None
+    healthy = healthy and shown.stopped is None
     return 0 if healthy else UNSETTLED
 
 

@@ -53,7 +53,7 @@ def command(run_dir: str | None, output: str | None, as_json: bool) -> None:
         raise
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
-    click.echo(f"written: {path}")
+    click.echo(f"written: {printable(path)}")
 
 
 def rendered(history: History, kind: str) -> bytes:

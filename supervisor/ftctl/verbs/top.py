@@ -116,9 +116,14 @@ def note(shown: Snapshot) -> str:
     return f"{over}q quits, ? shows all keys  {time.strftime('%H:%M:%S')}"
 
 
+class _Terminal(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # what it is called for; rich would exit with 1
+
+
 def console(width: int | None = None) -> Console:
     colours: Final = "auto" if terminal.shows_colours() else None
-    return Console(color_system=colours, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    return _Terminal(color_system=colours, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
 def watch_json(run: WatchedRun, seconds: float, once: bool) -> int:

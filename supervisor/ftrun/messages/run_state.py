@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ftrun.core.group.messages import EpochRun
-from ftrun.core.machine.states import Finish, Job, Paused, Restart, Stopping, Suspect, Want
+from ftrun.core.machine.states import Finish, Job, Paused, Pending, Restart, Stopping, Suspect, Want
 from ftrun.core.machine.values import Attempt, Finding, LocalRank, LookState, NextStart, Standstill
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.table import Rounds
@@ -108,7 +108,7 @@ class OrderStatus(NamedTuple):
 
 class JobStatus(NamedTuple):
     """The state of the job.  `since`: when its present phase or stage began; `spare`: it waits for the place of another
-    member."""
+    member; `awaits`: the answers that its first start waits for, by the names of `Pending`."""
 
     phase: str = ""
     stage: str | None = None
@@ -121,6 +121,7 @@ class JobStatus(NamedTuple):
     attempt: AttemptStatus | None = None
     since: float | None = None
     spare: bool = False
+    awaits: tuple[str, ...] = ()
 
 
 class RunState(NamedTuple):
@@ -156,6 +157,7 @@ def job_status(job: Job, since: float, spare: bool) -> JobStatus:
         attempt=attempt and _attempt(attempt),
         since=since,
         spare=spare,
+        awaits=tuple(sorted(phase.awaits)) if isinstance(phase, Pending) else (),
     )
 
 

@@ -45,6 +45,8 @@ def on_command_exited(job: Job, phase: Launching | Watched, event: ev.CommandExi
     if diagnosis is not None and (left := _left_early(event, attempt)) is not None:
         why, diagnosis = left.description + why, diagnosis._replace(why=left.description + diagnosis.why)
         event = event._replace(began=left.at, symptom=False)
+    if diagnosis is not None and attempt.fatal is not None:
+        diagnosis = diagnosis._replace(why=sentences.sentence(attempt.fatal, diagnosis.why))
     written += (exit_record(event, diagnosis),)
     fault = fault_that_ended(attempt, policy)
     if fault is not None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.pause import lift
-from ftrun.core.machine.restarting import heal_or_release, start_or_finish
+from ftrun.core.machine.restarting import heal_or_release, is_spare, start_or_finish
 from ftrun.core.machine.states import (
     Blame,
     Done,
@@ -81,15 +81,19 @@ def on_restart_requested(job: Job, phase: Phase, event: ev.RestartRequested, pol
             job = job._replace(want=Restart("manual"), blame=Blame(event.now, "manual", line))
             answer = _answer(event, True, "the command is being stopped and will be started again")
             return stop(job, phase.attempt, event.now, policy, answer, line)
+        case Pending() if is_spare(job, policy):
+            return job, _answer(event, False, "this member waits as a spare: restart one that works")
         case Pending() if isinstance(job.want, Restart):
             job, effects = start_or_finish(job._replace(want=job.want._replace(delay=0.0)), None, event.now, policy)
             waits = "the command starts as soon as the platform permits it and its devices are healthy"
+            if isinstance(job.phase, Pending):
+                waits = "the command starts as soon as all members of the group can start it"
             why = "the command starts without further delay" if isinstance(job.phase, Launching) else waits
             return job, _answer(event, True, why) + effects
         case Stopping() | Healing() if isinstance(job.want, Restart):
             return job, _answer(event, True, "a restart is already under way")
-        case Pending() if isinstance(job.want, KeepRunning):
-            return job, _answer(event, True, "the command is about to be started")
+        case Pending() | Healing() if isinstance(job.want, KeepRunning):  # before the first start
+            return job, _answer(event, True, "nothing is to be stopped: the command starts as soon as it can")
     return job, _answer(event, False, "the job is ending")
 
 

@@ -261,16 +261,17 @@ def _done(found: Record, grouped: bool) -> str:
 
 def _do(found: Record, cause: str, left: int | None, again: str, node: str) -> str:
     """What a person can do now."""
+    report = "`ftctl report`" if cause in ("hang", "failure") else "`ftctl events`"  # nothing else has a report
     match found["event"]:
         case "restart":
-            ends = f"the next {cause} without progress ends the job: look now, with `ftctl report`"
+            ends = f"the next {cause} without progress ends the job: look now, with {report}"
             if left != 0 and again:
                 return "mend what `ftctl report` shows: it comes again at the same place"
-            return ends if left == 0 else "nothing has to be done; `ftctl report` has the details"
+            return ends if left == 0 else f"nothing has to be done; {report} has the details"
         case "ended" if found.get("exit_code"):
             known = exit_codes.named(found.get("verdict"))
             outer = "" if known is None else f"the scheduler should {known.outer}; "
-            details = "`ftctl report` and `ftctl history` have the details"
+            details = f"{report} and `ftctl history` have the details"
             return outer + (f"look after {node}" if cause == "loss" else details)
         case "lost":
             return f"look after {node}; `ftctl status --all` on any other member shows the group"

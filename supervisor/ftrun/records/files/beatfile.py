@@ -25,15 +25,16 @@ class BeatFileContent(NamedTuple):
     frameworks: tuple[str, ...] = ()
 
 
-def read(folder: str, now: float, spawned_at: float, here: bool) -> BeatFileContent:
-    """All ranks that claimed a slot; `here`: the pids are of this PID namespace.  Never raises.
+def read(folder: str, now: float, spawned_at: float, here: bool, fresh: float = FRESH) -> BeatFileContent:
+    """All ranks that claimed a slot; `here`: the pids are of this PID namespace.  `fresh`: a younger heartbeat shows
+    that a process lives.  Never raises.
 
     The file is read, not mapped: the command may truncate it at any time, which would end this process by SIGBUS.
     """
     try:
         fd = os.open(f"{folder}/{at.BEATS}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:
-            return _read(fd, folder, now, spawned_at, here)
+            return _read(fd, folder, now, spawned_at, here, fresh)
         finally:
             os.close(fd)
     except OSError as error:
@@ -42,7 +43,7 @@ def read(folder: str, now: float, spawned_at: float, here: bool) -> BeatFileCont
         return BeatFileContent(problem=f"{folder}: the heartbeats cannot be read ({error.strerror})")
 
 
-def _read(fd: int, folder: str, now: float, spawned_at: float, here: bool) -> BeatFileContent:
+def _read(fd: int, folder: str, now: float, spawned_at: float, here: bool, fresh: float) -> BeatFileContent:
     # Twice: a heartbeat first sets MOVED_AT, then clears CREDIT, so the credit is taken from the earlier read.
     before, content = (os.pread(fd, at.FILE_BYTES, 0) for _ in range(2))
     if len(before) != at.FILE_BYTES or len(content) != at.FILE_BYTES:
@@ -60,7 +61,7 @@ def _read(fd: int, folder: str, now: float, spawned_at: float, here: bool) -> Be
         if row[at.SEQUENCE] % 2 or row[at.SEQUENCE] != credits[start + at.SEQUENCE]:
             row = _settled(fd, start)
         if beat_file.has_plausible_times(row, now):
-            found.append(_rank(row, credits[start + at.CREDIT], now, here))
+            found.append(_rank(row, credits[start + at.CREDIT], now, here, fresh))
             times.append(row[at.CHECKPOINT_AT])
     ranks = one_each(found)
     if slots[at.H_TOUCH] != at.TOUCH_PAST:
@@ -83,9 +84,9 @@ def _settled(fd: int, start: int) -> list[int]:
     return row
 
 
-def _rank(row: list[int], credit: int, now: float, here: bool) -> Rank:
+def _rank(row: list[int], credit: int, now: float, here: bool, fresh: float) -> Rank:
     rank = beat_file.rank(row, credit, beat_file.sections(row) if row[at.DEPTH] else (), lambda name: None)
-    if not here or (rank.alive_at is not None and now - rank.alive_at < FRESH):
+    if not here or (rank.alive_at is not None and now - rank.alive_at < fresh):
         return rank
     return rank._replace(present=beat_file.is_alive(rank.pid, row[at.START_TICKS]))
 

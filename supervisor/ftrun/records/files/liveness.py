@@ -20,6 +20,12 @@ def is_local(run: RunFacts) -> bool:
     return process is not None and process.start == run.pid_start and not process.ended
 
 
+def stopped(run: RunFacts) -> int | None:
+    """The pid of that ftrun, if it runs here and a signal has stopped it: it watches nothing then."""
+    process = procfs.stat(run.pid) if is_local(run) and run.pid is not None else None
+    return run.pid if process is not None and process.state in "Tt" else None
+
+
 def same_boot(run: RunFacts) -> bool:
     """Whether its monotonic times are comparable with the clock here."""
     return run.boot in ("", procfs.boot_id())

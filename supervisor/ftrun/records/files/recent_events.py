@@ -80,8 +80,14 @@ REASONS: Final = {  # why an attempt was stopped or started
 }
 
 
+def is_cause(order: Record) -> bool:
+    """Whether this is an order that says why all members are stopped, or start again: the cause may become known only
+    with the start."""
+    return order["event"] == "group" and order.get("what") in ("stop", "run") and order.get("cause") is not None
+
+
 def elsewhere(order: Record) -> str:
-    """What a `group` record says about why all members were stopped: `a failure on node-b`."""
+    """What such an order says: `a failure on node-b`."""
     cause, node = state.string(order.get("cause")) or "", state.string(order.get("node"))
     if cause == "peer":
         return "the loss of a member"
@@ -95,8 +101,8 @@ def origin(recent: list[Record]) -> str:
     if not own or recent[own[-1]].get("reason") != "peer":
         return ""
     before = recent[own[-2] if len(own) > 1 else 0 : own[-1]]
-    stops = [one for one in before if one["event"] == "group" and one.get("what") == "stop" and one.get("cause")]
-    return elsewhere(stops[-1]) if stops else ""
+    orders = [one for one in before if is_cause(one)]
+    return elsewhere(orders[-1]) if orders else ""
 
 
 def restarts(recent: list[Record]) -> dict[str, int]:
@@ -156,11 +162,18 @@ def _incident(newest_first: Iterable[Record]) -> Record | None:
         elif failed is not None:
             if event == "spawned":
                 break
-        elif event == "exited" and (record.get("code") or record.get("signal", BY_TERMINAL[0]) not in BY_TERMINAL):
+        elif is_failure(record):
             failed = record
         elif event in ("hang", "escalated") or is_serious(record):
             return record
     return failed
+
+
+def is_failure(record: Record) -> bool:
+    """Whether the command ended badly by itself: not by Ctrl-C and the like."""
+    if record["event"] != "exited":
+        return False
+    return bool(record.get("code") or record.get("signal", BY_TERMINAL[0]) not in BY_TERMINAL)
 
 
 def is_serious(record: Record) -> bool:

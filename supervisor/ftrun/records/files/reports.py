@@ -25,7 +25,7 @@ LINES: Final = 30  # lines of output that are shown
 
 def _bad_end(own: Sequence[Record]) -> Record | None:
     """The record of the end of this attempt, of which these are the records; None if it has not ended badly."""
-    ends = [record for record in own if record["event"] == "exited" and (record.get("code") or record.get("signal"))]
+    ends = [record for record in own if recent_events.is_failure(record)]
     if not ends or any(record["event"] == "stopping" for record in own[: own.index(ends[-1])]):
         return None  # somebody asked for the end, or ftrun decided it and has a report of its own
     return ends[-1]
@@ -81,10 +81,17 @@ def _what_to_do(found: dict[str, Any]) -> str:
         return f"have the device checked that the records name, on {found['node'] or 'its host'}"
     if found["signal"] == signal.SIGKILL:
         return "find out who sent SIGKILL: `dmesg` and the scheduler say whether memory had run out"
-    if (found["then"] or {}).get("event") == "restart":
+    if found["code"] == exit_codes.shell_status(None, signal.SIGINT):  # of a program that handles it
+        return "nothing, if somebody ended it by Ctrl-C; else mend the cause"
+    then = found["then"] or {}
+    if not then:
+        return "nothing yet: `ftctl status` shows what follows"
+    if then["event"] == "restart":
         return "nothing now, it was started again; if it comes again, mend the cause"
-    if (found["then"] or {}).get("verdict") == exit_codes.FAILURE_LIMIT.name:
+    if then.get("verdict") == exit_codes.FAILURE_LIMIT.name:
         return "mend the cause; it was started again as often as is permitted without progress"
+    if then.get("verdict") != exit_codes.FAILED or any(record["event"] == "escalated" for record in found["records"]):
+        return "mend the cause, and start the job again"
     return "mend the cause; with `--restart-on hang,fault,failure` ftrun starts it again by itself"
 
 

@@ -140,8 +140,8 @@ class AttemptHistory:
                     self.paused.append(LostInterval(began, at, "paused"))
             case "group":
                 self._grouped = True
-                stops = record.get("what") == "stop" and record.get("cause") is not None
-                self._update(grouped=True, **({"elsewhere": recent_events.elsewhere(record)} if stops else {}))
+                cause = {"elsewhere": recent_events.elsewhere(record)} if recent_events.is_cause(record) else {}
+                self._update(grouped=True, **cause)
             case "ended":
                 self._ended(record, why)
 
@@ -257,7 +257,7 @@ class AttemptHistory:
             return
         self._update(verdict=at, rested=at)
         signal, code = integer(record.get("signal")), integer(record.get("code"))
-        if code != 0 and attempt.cause is None:
+        if recent_events.is_failure(record) and attempt.cause is None:
             status = f"signal {signal} ended the command" if signal is not None else f"the command exited with {code}"
             self._mark(record, "failure", why or status)
             place = PLACE.search(why)

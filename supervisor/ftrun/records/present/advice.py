@@ -36,6 +36,8 @@ def what_to_do(shown: Snapshot) -> str:
         return f"free space on the disk of {shown.run_dir}: what follows may be out of date"
     if not shown.alive:
         return _after_the_end(shown)
+    if shown.stopped is not None:
+        return f"continue ftrun: `kill -CONT {shown.stopped}`; until then it finds no hang and passes no signal on"
     if shown.paused is not None:
         return f"when you are ready, `{ftctl('resume', shown)}`: until then ftrun acts on no hang and no fault"
     return _about_its_state(shown) or _about_its_devices(shown) or _about_its_past(shown)
@@ -140,6 +142,8 @@ def _about_its_past(shown: Snapshot) -> str:
         return ""
     if shown.trouble.cause == "loss":
         return "nothing now, the group was started again"
+    if shown.trouble.cause == "fault":  # it has no report
+        return "nothing now, it was restarted; if it comes again, have the device checked"
     report = f"`{ftctl('report', shown)}`"
     if shown.trouble.again:
         return f"mend what {report} shows: it comes again at the same place"

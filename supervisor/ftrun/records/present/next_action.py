@@ -22,6 +22,11 @@ ORIGINS: Final = {  # of an option's value, `Limit.source`
     "config file": "set in the config file",
     "default": "the default",
 }
+ANSWERS: Final = {  # that the first start waits for
+    "platform": "the platform permits it",
+    "devices": "the devices are checked",
+    "history": "the state dir is read",
+}
 
 
 def next_action(
@@ -130,7 +135,10 @@ def _waiting(status: JobStatus, left: float | None) -> NextAction:
         return None, "the next start, once all members of the group are ready"
     if status.want.want == "again":
         return _within("restart", left, " (backoff)")
-    return _within("the first start, once the platform permits it,", left)
+    if not status.awaits:
+        return _within("the first start", left)
+    answers = " and ".join(ANSWERS.get(name, name) for name in status.awaits)
+    return _within(f"the first start, once {answers}, or", left, " without an answer")
 
 
 def _stopping(status: JobStatus, left: float | None) -> NextAction:

@@ -94,6 +94,7 @@ def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
         shown = shown._replace(deadline=at, next=what, **_paused(status, now))
     if alive:
         shown = shown._replace(group=_group(status, ledger), next_start=found.rest.next_start)
+        shown = shown._replace(stopped=liveness.stopped(run) if shown.suspended is None else None)
     return shown._replace(problems=tuple(problems), full_disk=rundir.is_full(run_dir))
 
 
@@ -120,7 +121,9 @@ def _attempt(
     end."""
     run, status, spawned_at, beats = found.run, found.now, seen.spawned_at, BeatFileContent()
     if shown.phase != "done" and liveness.same_boot(run):
-        beats = beatfile.read(str(found.beat_dir), clock, spawned_at, liveness.is_local(run) or not shown.alive)
+        # Else each process is checked: it may have been ended just after its last heartbeat.
+        here, fresh = liveness.is_local(run) or not shown.alive, beatfile.FRESH if shown.phase in states.LIVE else 0.0
+        beats = beatfile.read(str(found.beat_dir), clock, spawned_at, here, fresh)
         problems += [beats.problem] if beats.problem and shown.alive else []
         if not shown.alive:
             beats = BeatFileContent(_until(beats.ranks, now, problems))
@@ -171,20 +174,13 @@ def _attempt(
 
 def _until(ranks: tuple[Rank, ...], end: float, problems: list[str]) -> tuple[Rank, ...]:
     """The ranks at the end of an ftrun that is gone; none if they ran on after it, as their state then is unknown."""
-    left = sum(rank.present and not rank.done and rank.rank != TOUCH and _runs(rank.pid) for rank in ranks)
+    left = sum(rank.present and not rank.done and rank.rank != TOUCH for rank in ranks)
     if left:
         problems.append(
             f"{several(left, 'rank')} still run{'s' * (left == 1)}, unsupervised; the rest is as of the end of ftrun"
         )
     newest = max((at for rank in ranks for at in (rank.alive_at, rank.moved_at) if at is not None), default=end)
     return ranks if newest <= end + RECORD_DELAY else ()
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process of a rank runs: a fresh heartbeat may be from a process that has ended since, and was not
-    reaped."""
-    process = procfs.stat(pid)
-    return process is not None and not process.ended
 
 
 def _left(rank: RankNow) -> tuple[bool, float]:

@@ -176,4 +176,5 @@ class Snapshot(NamedTuple):
     job: JobNow | None = None  # what is wrong beside this member; None: nothing, as far as it knows
     lost_members: int | None = None  # of that group, that are lost or not heard of; None: not known
     problems: tuple[str, ...] = ()  # what could not be read, one line each
+    stopped: int | None = None  # the pid of ftrun, which a signal has stopped, so that it watches nothing
     full_disk: bool = False  # that of the run dir: what its files say may be out of date

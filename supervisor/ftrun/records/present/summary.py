@@ -70,13 +70,17 @@ def wrapped(text: str, width: int, indent: str = "", first: str = "") -> list[st
 def headline(shown: Snapshot, ages: bool = True) -> str:
     """The state of the run in one sentence.  Without `ages` it changes only when the state does."""
     old = "THE DISK OF THE RUN DIR IS FULL, what follows may be out of date: " if shown.full_disk else ""
+    if shown.stopped is not None:
+        old += f"FTRUN ITSELF IS STOPPED (process {shown.stopped}) AND WATCHES NOTHING: "
     return old + _headline(shown, ages)
 
 
 def _headline(shown: Snapshot, ages: bool) -> str:
-    attempt = f"attempt {shown.attempt}" + (
-        f" after {shown.origin or REASONS.get(shown.reason, shown.reason)}" if shown.reason not in ("first", "") else ""
-    )
+    attempt, inside = f"attempt {shown.attempt}", f"in attempt {shown.attempt}"
+    if not shown.attempt:
+        attempt = inside = "before the first start"
+    elif shown.reason not in ("first", ""):
+        attempt += f" after {shown.origin or REASONS.get(shown.reason, shown.reason)}"
     if shown.paused is not None and shown.alive:
         end = "until `ftctl resume`"
         if shown.resumes is not None:
@@ -86,10 +90,10 @@ def _headline(shown: Snapshot, ages: bool) -> str:
         since = f" for {seconds(shown.paused)}" if ages else ""
         return f"{states.PAUSED.upper()}{by}{since}: HANGS ARE NOT DETECTED; {end} ({shown.phase}, {attempt})"
     if shown.phase == "done":
-        return f"ended with {shown.exit_code} ({shown.verdict}) in attempt {shown.attempt}"
+        return f"ended with {shown.exit_code} ({shown.verdict}) {inside}"
     if shown.phase == "cut off":
         gone = states.RUN["cut off"]
-        return f"cut off: {gone}; it was killed, or its machine went down, in attempt {shown.attempt}"
+        return f"cut off: {gone}; it was killed, or its machine went down, {inside}"
     duration = shown.up if shown.phase in states.LIVE else shown.since
     up = "" if duration is None or not ages else f" for {seconds(duration)}"
     if shown.job is not None:
@@ -104,6 +108,10 @@ def word(shown: Snapshot) -> str:
     """The state of the run in a word or two, as a cell of a table."""
     if shown.paused is not None and shown.alive:
         return states.PAUSED
+    if shown.suspended is not None:
+        return states.SUSPENDED
+    if shown.stalled is not None and shown.alive:
+        return states.STALLED
     stalest = shown.stalest
     standing = stalest is not None and quiet(stalest)
     return states.QUIET if shown.phase in ("starting", "running") and standing else shown.phase
@@ -113,6 +121,8 @@ def _health(shown: Snapshot, ages: bool) -> str:
     stalest = shown.stalest
     if shown.recovery is not None and shown.phase in ("starting", "running"):
         return "its ranks recover"
+    if shown.phase == "waiting" and shown.group is not None:
+        return "the start waits for the other members of the group"
     if shown.phase not in ("starting", "running"):
         return states.RUN.get(shown.phase, "")
     if shown.first_beat is not None and shown.phase == "starting":
