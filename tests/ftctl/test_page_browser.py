@@ -153,6 +153,7 @@ def test_of_many_ranks_64_are_shown_until_all_are_requested(page: browser.Page, 
     assert page.count("#rank-rows tr") == SHOWN
 
 
+@pytest.mark.slow
 def test_text_from_elsewhere_is_never_markup(page: browser.Page, invented: str) -> None:
     page.open(invented)
     shows(page, "#command", '<img src="x" onerror="alert(1)">')

@@ -198,6 +198,7 @@ def test_the_fourth_schedule_in_a_row_without_progress_fails_the_job(submit: Sub
     assert (verdict(job)["verdict"], verdict(job)["schedule_cnt"]) == ("failure-limit", 4)
 
 
+@SLOW
 def test_training_gets_the_signals_of_slurm_and_may_end_by_itself(submit: Submit) -> None:
     """As by --signal=B:USR1@60, and then by the time limit, scancel or a preemption."""
     code = (

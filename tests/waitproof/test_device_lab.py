@@ -23,6 +23,7 @@ from ftrun.messages.probe import Device
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import shared_library
+from support.short import quick
 
 pytestmark = [needs_spy, pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")]
 
@@ -192,7 +193,7 @@ def test_a_hang_of_all_ranks_is_found(job: Job, tmp_path: Path, case: str, kind:
     assert "waits for its device" in seen.why
 
 
-@pytest.mark.parametrize("what", WORKS)
+@pytest.mark.parametrize("what", quick(WORKS, 2))
 def test_one_host_that_works_explains_the_waits_of_the_others(job: Job, tmp_path: Path, what: str) -> None:
     """Whatever its own device shows."""
     lab = Lab(job, tmp_path)
