@@ -180,7 +180,7 @@ def test_a_config_file_with_a_nul_character_is_one_line(tmp_path: Path, line: st
     assert "has a NUL character" in refusal(tmp_path, "--config", "ftrun.toml", *COMMAND)
 
 
-@pytest.mark.parametrize("option", ["config", "annotations", "fault-table"])
+@pytest.mark.parametrize("option", ["config", "fault-table"])
 @pytest.mark.parametrize("kind", ["pipe", "endless", "large"])
 def test_a_file_that_is_not_read_to_its_end_is_one_line(tmp_path: Path, option: str, kind: str) -> None:
     """A pipe has its content only once, and a file is read again for each phase and by helpers."""

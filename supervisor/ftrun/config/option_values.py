@@ -33,7 +33,7 @@ def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: Co
     platform = given.get("annotations") or from_environment.get("annotations") or from_file.get("annotations")
     annotated = annotations.Annotations()
     if platform:
-        annotated = annotations.read(platform, _content("annotations", platform).decode("utf-8", "replace"))
+        annotated = annotations.read(platform, _beginning("annotations", platform)[1].decode("utf-8", "replace"))
     sources = (
         ("option", given),
         ("environment", from_environment),
@@ -92,18 +92,23 @@ def _check_table(file: str) -> None:
 
 
 def _content(option: str, file: str) -> bytes:
-    """The content of a file, of at most 1 MiB, which is read several times.  Opening a FIFO does not wait for its
-    writer."""
-    try:
-        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise ConfigError(f"--{option} {file}: not a regular file")
-            content = stream.read(LARGEST + 1)
-    except OSError as error:
-        raise ConfigError(f"--{option} {file}: {error.strerror}") from None
+    """The content of a regular file of at most 1 MiB, which is read several times."""
+    is_regular, content = _beginning(option, file)
+    if not is_regular:
+        raise ConfigError(f"--{option} {file}: not a regular file")
     if len(content) > LARGEST:
         raise ConfigError(f"--{option} {file}: larger than {LARGEST >> 20} MiB")
     return content
+
+
+def _beginning(option: str, file: str) -> tuple[bool, bytes]:
+    """Whether a file is a regular one, and what it has, up to one byte more than 1 MiB.  A FIFO is not waited for, and
+    what a platform writes, whatever it is, stops no job."""
+    try:
+        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
+            return stat.S_ISREG(os.fstat(stream.fileno()).st_mode), stream.read(LARGEST + 1) or b""
+    except OSError as error:
+        raise ConfigError(f"--{option} {file}: {error.strerror}") from None
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
