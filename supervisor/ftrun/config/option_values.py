@@ -33,6 +33,7 @@ def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: Co
     platform = given.get("annotations") or from_environment.get("annotations") or from_file.get("annotations")
     annotated = annotations.Annotations()
     if platform:
+        # The platform writes this file: of whatever kind and size it is, it stops no job.
         annotated = annotations.read(platform, _beginning("annotations", platform)[1].decode("utf-8", "replace"))
     sources = (
         ("option", given),
@@ -102,8 +103,8 @@ def _content(option: str, file: str) -> bytes:
 
 
 def _beginning(option: str, file: str) -> tuple[bool, bytes]:
-    """Whether a file is a regular one, and what it has, up to one byte more than 1 MiB.  A FIFO is not waited for, and
-    what a platform writes, whatever it is, stops no job."""
+    """Whether a file is a regular one, and what it has, up to one byte more than 1 MiB.  The writer of a FIFO is not
+    waited for.  ConfigError if the file cannot be opened or read."""
     try:
         with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
             return stat.S_ISREG(os.fstat(stream.fileno()).st_mode), stream.read(LARGEST + 1) or b""
