@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from ftrun.core.rules.first_death import EarlyLeave
 
 BY_TERMINAL = (1, 2, 3)  # SIGHUP, SIGINT, SIGQUIT: the terminal sends them to the command's process group directly
+INTERRUPTED = 130  # 128 + SIGINT: how a program exits that handles Ctrl-C, as a shell reports one that does not
 
 
-def is_by_request(attempt: Attempt, signal: int | None) -> bool:
+def is_by_request(attempt: Attempt, event: ev.CommandExited | ev.RankExited) -> bool:
     """Whether a signal ended the command that ftrun forwarded, or that came from the terminal."""
-    return signal is not None and (signal in attempt.forwarded or signal in BY_TERMINAL)
+    return event.code == INTERRUPTED or event.signal in attempt.forwarded or event.signal in BY_TERMINAL
 
 
 def on_command_exited(job: Job, phase: Launching | Watched, event: ev.CommandExited, policy: Policy) -> Outcome:
     """Processes that the command left behind are ended too; then its status decides."""
     attempt, status = phase.attempt, exit_codes.shell_status(event.code, event.signal)
     job, attempt, written = record_progress(job, attempt, event.now, policy)
-    by_request = is_by_request(attempt, event.signal)
+    by_request = is_by_request(attempt, event)
     if attempt.fatal is None and (status == 0 or by_request or isinstance(job.want, Finish)):
         verdict = exit_codes.SUCCEEDED if status == 0 else exit_codes.STOPPED if by_request else exit_codes.FAILED
         job = job._replace(want=Finish(status, verdict, status_text(event)))

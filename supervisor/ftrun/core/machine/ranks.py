@@ -59,7 +59,7 @@ def _on_rank_exited(job: Job, phase: Watched, event: ev.RankExited, policy: Poli
     attempt, written = _with_exit(phase.attempt, event)
     status = exit_codes.shell_status(event.code, event.signal)
     replaced = (member := attempt.rounds.member(event.local_rank)) is not None and member.state == "ending"
-    permitted = recovering.is_permitted(job, attempt) and not is_by_request(attempt, event.signal)
+    permitted = recovering.is_permitted(job, attempt) and not is_by_request(attempt, event)
     if status and not permitted and not replaced:
         attempt = attempt._replace(rounds=CLOSED)
     rank = attempt.rank_of(event.local_rank)
