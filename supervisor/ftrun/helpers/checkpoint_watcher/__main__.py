@@ -11,14 +11,12 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from ftrun.helpers.checkpoint_watcher.folders import Folders
 from ftrun.helpers.checkpoint_watcher.globs import Globs, parse
 from ftrun.helpers.checkpoint_watcher.matches import Matches
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.host.inotify import Inotify
 from ftrun.messages.activity import SINCE, WATCHER_EVENTS, WATCHER_REQUESTS, AllSent
 from ftrun.messages.helpers import Ready
@@ -28,11 +26,8 @@ BATCH: Final = 0.1  # s: continuous events wake this helper, and PID 1, at most 
 AT_ONCE: Final = 1000  # of matches saved at the same instant only the last ones are reported: one would suffice
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), WATCHER_EVENTS, WATCHER_REQUESTS)
-
-
-def _run(globs: Sequence[str], lines: ProtocolLines) -> None:
+@helper(WATCHER_EVENTS, WATCHER_REQUESTS)
+def main(globs: list[str], lines: ProtocolLines) -> None:
     since = None
     if globs and globs[0].startswith(SINCE):
         since = time.time_ns() - round((time.monotonic() - float(globs[0].removeprefix(SINCE))) * 1e9)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ftrun.helpers.heal.children import LOG, Children, why
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.messages.codec import EXACT
 from ftrun.messages.exit_hooks import EVENTS, Failed, HooksFinished, Work
 
@@ -24,8 +24,9 @@ LAZY: Final = 2.0  # s for all `umount -l` together: they access no disk, but re
 MAX_ERROR: Final = 300  # bytes of an error message
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(lambda lines: ExitHooks(EXACT.load(Work, argv[0]), lines).run(), EVENTS)
+@helper(EVENTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
+    ExitHooks(EXACT.load(Work, argv[0]), lines).run()
 
 
 class ExitHooks:

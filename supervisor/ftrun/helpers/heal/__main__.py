@@ -8,13 +8,12 @@ When stdin ends earlier, all of them are killed likewise, and no message is sent
 import os
 import sys
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from ftrun.core.text import durations
 from ftrun.helpers.heal.children import Children, why
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.host import procfs, spawn, tree
 from ftrun.host.procfs import Stat
 from ftrun.messages.codec import EXACT
@@ -24,11 +23,8 @@ KILL_TIMEOUT: Final = 10.0  # s in which SIGKILL ends every process that is not 
 TURN: Final = 0.1  # s between searches for processes forked meanwhile
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), HEAL_EVENTS)
-
-
-def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
+@helper(HEAL_EVENTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     remedy = EXACT.load(Remedy, argv[0])
     spawn.become_subreaper()  # daemons are reparented to this process, and ended by it
     children = Children(lines)

@@ -11,11 +11,10 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.messenger.imports import ImportsSeeker
 from ftrun.helpers.messenger.paces import Paces
 from ftrun.helpers.messenger.steps import Steps, read_slots
@@ -26,11 +25,8 @@ MEMORY: Final = 96 << 20  # bytes; it needs 10 MiB
 MEMORY_PER_MEMBER: Final = 160 << 10  # further bytes for each member at rank 0; it needs 66 KiB, and UNREAD messages
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), EVENTS, REQUESTS)
-
-
-def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
+@helper(EVENTS, REQUESTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     import zmq  # here, so that a missing package is reported as a problem
 
     from ftrun.helpers.messenger.operator_channel import OperatorChannel

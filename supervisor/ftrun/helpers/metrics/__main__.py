@@ -7,11 +7,9 @@ PERIOD s and when stdin has ended; either may be empty.  The messages are in mes
 import math
 import sys
 import time
-from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.host import installation
 from ftrun.messages.exports import METRICS_EVENTS, Listening
 
@@ -23,11 +21,8 @@ RETRY: Final = 5.0  # s
 MISSING: Final = "no metrics: prometheus-client is not installed ({})"
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), METRICS_EVENTS)
-
-
-def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
+@helper(METRICS_EVENTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     run_dir, address, path = argv
     try:
         from ftrun.helpers.metrics.exporter import Exporter

@@ -23,7 +23,7 @@ from typing import Any, Final
 from ftrun import __version__
 from ftrun.core.text import redaction, sentences
 from ftrun.core.text.durations import seconds
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.notifier import incidents
 from ftrun.helpers.notifier.incidents import Due, Incidents
 from ftrun.host import clock, procfs
@@ -44,12 +44,10 @@ MOST: Final = 1 << 20  # bytes of it
 SCHEMA: Final = 1
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(lambda lines: Notifier(argv[0], int(argv[1]), _destinations(), lines).run(), PROBLEMS)
-
-
-def _destinations() -> Destinations:
-    return EXACT.load(Destinations, os.pread(DESTINATIONS, MOST, 0))
+@helper(PROBLEMS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
+    asked = EXACT.load(Destinations, os.pread(DESTINATIONS, MOST, 0))
+    Notifier(argv[0], int(argv[1]), asked, lines).run()
 
 
 class Notifier:

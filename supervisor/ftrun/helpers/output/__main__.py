@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.output.log import Log
 from ftrun.helpers.output.relay import HiddenRelay, PrefixedRelay, Relay
 from ftrun.helpers.output.tail import Tail
@@ -26,10 +26,10 @@ LOG_PATIENCE: Final = 2.0  # s
 KINDS: Final = {"": Relay, "hidden": HiddenRelay, "prefixed": PrefixedRelay}
 
 
-def main(argv: Sequence[str]) -> int:
+@helper(messages.OUTPUT_EVENTS, messages.OUTPUT_REQUESTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     log, *streams = argv
-    parts = [stream.partition(":") for stream in streams]
-    return run(lambda lines: Output(log, parts, lines).run(), messages.OUTPUT_EVENTS, messages.OUTPUT_REQUESTS)
+    Output(log, [stream.partition(":") for stream in streams], lines).run()
 
 
 class Output:

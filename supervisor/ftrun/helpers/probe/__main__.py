@@ -17,13 +17,12 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from typing import Final
 
 from ftrun.accelerators.table import BY_NAME
 from ftrun.core.rules.fault_codes import FaultTable, look_up
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.probe import device as states
 from ftrun.helpers.probe.device import DeviceFault, Unavailable, Vendor, load_table
 from ftrun.host import safe_files
@@ -38,11 +37,8 @@ TURN: Final = 0.2
 CLEARING: Final = 0.5  # s between samples while a fault is expected to end
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), messages.EVENTS, messages.REQUESTS)
-
-
-def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
+@helper(messages.EVENTS, messages.REQUESTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     kind, period, table, file, reported = (*argv, *[""] * 5)[:5]
     known = EXACT.load(messages.KnownDevices, reported).devices if reported else ()
     vendors: dict[str, Vendor] = {}

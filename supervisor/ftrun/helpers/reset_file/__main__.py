@@ -12,13 +12,11 @@ missing for so long is clear.
 import os
 import sys
 import time
-from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from ftrun.accelerators.table import ASCEND
 from ftrun.core.rules import fault_codes
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.probe.device import load_table
 from ftrun.helpers.reset_file import contents
 from ftrun.host import safe_files
@@ -29,11 +27,8 @@ LIMIT: Final = 1 << 20  # bytes of a ConfigMap
 PATIENCE: Final = 3.0  # s
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), RESET_EVENTS)
-
-
-def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
+@helper(RESET_EVENTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     path, period, site, ranks, member = (*argv, "", "", "")[:5]
     local = contents.local_ranks(os.environ, int(ranks) if ranks else None, int(member) if member else None)
     reader = ResetFile(path, load_table(ASCEND.name, site, lines.problem), local, lines)

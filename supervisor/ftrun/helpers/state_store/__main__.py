@@ -14,11 +14,10 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ftrun.core.rules.fault_history import Occurrence, Schedule
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.shared_folder import Folder, ForeignContent
 from ftrun.helpers.state_store import contents
 from ftrun.helpers.state_store.contents import HistoryFile
@@ -37,11 +36,8 @@ IMPORTS: Final = "imports.json"
 IMPORTS_LIMIT: Final = 32768  # bytes
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), messages.EVENTS, messages.REQUESTS)
-
-
-def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
+@helper(messages.EVENTS, messages.REQUESTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     os.umask(0o022)  # the outer scheduler reads the verdict, perhaps as another user (Slurm's epilog)
     state_store = StateStore(os.path.abspath(argv[0]), lines)
     life: Life | None = None

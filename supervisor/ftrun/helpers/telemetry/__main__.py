@@ -8,10 +8,9 @@ sent.
 
 import os
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.telemetry.journal import Journald
 from ftrun.host import installation
 from ftrun.messages.codec import EXACT
@@ -28,11 +27,9 @@ MOST: Final = 1 << 20  # bytes of it
 MISSING: Final = "no OpenTelemetry: its SDK is not installed ({})"
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(lambda lines: _run(argv[0], int(argv[1]), lines), PROBLEMS)
-
-
-def _run(run_dir: str, offset: int, lines: ProtocolLines) -> None:
+@helper(PROBLEMS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
+    run_dir, offset = argv[0], int(argv[1])
     exports = EXACT.load(Exports, os.pread(EXPORTS, MOST, 0))
     journald = Journald(run_dir, lines.problem) if exports.journal else None
     otlp: OpenTelemetry | None = None
