@@ -217,4 +217,5 @@ def _mapping(check: Check) -> Check:
 
 
 EXACT: Final = Codec()  # strings are kept as they are
+TOLERANT: Final = Codec(tolerant=True)  # of files that another version may have written
 DECODABLE: Final = Codec(lambda text: text.encode("utf-8", "backslashreplace").decode())  # for every reader of JSON

@@ -80,8 +80,7 @@ class StateStore:
 
     def keep(self, faults: Sequence[Occurrence], schedule: Schedule | None) -> messages.StoredHistory:
         """Add these entries.  Returns the resulting history."""
-        schedules = [] if schedule is None else [schedule._asdict()]
-        self._unsaved = contents.merge(self._unsaved, map(EXACT.plain, faults), schedules)
+        self._unsaved = contents.merge(self._unsaved, faults, () if schedule is None else (schedule,))
         try:
             with self.folder.locked(LOCK):
                 before = self._read_history()
@@ -106,7 +105,7 @@ class StateStore:
                 self._history, dropped = contents.parse(content)
                 self._lines.report_dropped(f"{self.folder.path}/{HISTORY}", dropped)
             return content
-        except (ForeignContent, RecursionError) as reason:
+        except ForeignContent as reason:
             self.folder.set_aside(HISTORY, reason)
             return None
 
