@@ -22,6 +22,7 @@ from ftrun.core.text import states
 from ftrun.core.text.sentences import printable
 from ftrun.messages import operator
 from ftrun.messages.group_view import MOST, FileRequest
+from ftrun.messages.operator import ControlVerb
 from ftrun.records.files import rundir
 from ftrun.records.past import schedules
 from ftrun.records.present.run_snapshot import read_snapshot
@@ -82,7 +83,7 @@ def resume(run_dir: str | None, as_json: bool) -> None:
 
 
 def run_verb(
-    verb: str, given: str | None, as_json: bool, lasting: float | None = None, awaits: Awaited | None = None
+    verb: ControlVerb, given: str | None, as_json: bool, lasting: float | None = None, awaits: Awaited | None = None
 ) -> None:
     """Run a verb and print the reply.  A run dir that was not given is named, as it may not be the intended one.
     `awaits` returns what has happened once it has, and is asked until then."""
@@ -119,7 +120,7 @@ def _ended(before: Snapshot, now: Snapshot) -> str | None:
     return None if now.alive else headline(now)
 
 
-def send_command(run_dir: str, verb: str, lasting: float | None = None) -> str:
+def send_command(run_dir: str, verb: ControlVerb, lasting: float | None = None) -> str:
     """The reply of ftrun; UserError if it refuses, or cannot be reached."""
     found = exchange(run_dir, verb, lasting=lasting)
     if not found["ok"]:
@@ -129,7 +130,7 @@ def send_command(run_dir: str, verb: str, lasting: float | None = None) -> str:
 
 def exchange(
     run_dir: str,
-    verb: str,
+    verb: ControlVerb,
     read: FileRequest | None = None,
     lasting: float | None = None,
     patience: float = PATIENCE,
