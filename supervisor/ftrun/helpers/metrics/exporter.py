@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -40,7 +40,7 @@ class Exporter(Collector):
         `ended`: ftrun is about to exit, for which this waits, a second at most.  OSError."""
         path = os.path.abspath(path)
         folder, name = os.path.split(path)
-        content = generate_latest(_registry(self._current(0.0, ended), {"run": name.removesuffix(".prom")}))
+        content = generate_latest(Readings(self._current(0.0, ended), {"run": name.removesuffix(".prom")}))
         safe_files.replace(path, content, 0o644, fresh=f"{folder}/.{name}.new", durable=False)
 
     def _current(self, max_age: float = MAX_AGE, ended: bool = False) -> list[MetricReading]:
@@ -68,18 +68,14 @@ def _snapshot(run_dir: str) -> Snapshot:
         return EMPTY
 
 
-class _Collector(Collector):
+class Readings(Collector):
+    """These readings, each with these labels too."""
+
     def __init__(self, found: Iterable[MetricReading], labels: Mapping[str, str]) -> None:
         self._readings, self._labels = found, labels
 
     def collect(self) -> Iterator[Metric]:
         return families(self._readings, self._labels)
-
-
-def _registry(found: Iterable[MetricReading], labels: Mapping[str, str] = {}) -> CollectorRegistry:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(found, labels))
-    return registry
 
 
 def families(found: Iterable[MetricReading], labels: Mapping[str, str]) -> Iterator[Metric]:
