@@ -42,7 +42,7 @@ class ConfigError(ValueError):
 
 
 class Option(Generic[T]):
-    """`read` parses the text or raises ValueError; a `flag`, which has no metavar, takes no text.  A flag with `no` is on
+    """`read` parses the text or raises ValueError; a `flag`, without a metavar, takes no text.  A flag with `no` is on
     by default, and `--no-NAME` switches it off.  An option with `many` may be repeated; its value is a tuple.  Its name
     is that of the attribute of `Settings`, where it stands for its value."""
 
