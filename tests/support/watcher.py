@@ -20,12 +20,12 @@ HOUSE = Path(__file__).resolve().parents[2]
 DEADLINE = 60.0  # s: only a broken one takes so long
 QUICK = """
 import sys
-from ftrun.helpers.checkpoint_watcher import __main__, folders, matches
+from ftrun.helpers.checkpoint_watcher import folders, matches, program
 pace = float(sys.argv[1])
 for module, names in (matches, ("SETTLE", "PATIENCE", "FOLDER_SETTLE", "LOOKS")), (folders, ("ROUND", "RELIST")):
     for name in names:
         setattr(module, name, getattr(module, name) * pace)
-sys.exit(__main__.main(sys.argv[2:]))
+sys.exit(program.main(sys.argv[2:]))
 """
 Line = dict[str, Any]
 

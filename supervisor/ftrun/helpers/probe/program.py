@@ -1,5 +1,4 @@
-"""Reports the state of the accelerators: `python -m ftrun.helpers.probe KIND PERIOD [TABLE [FILE [KNOWN]]]`, started by
-PID 1.
+"""Reports the state of the accelerators: `probe KIND PERIOD [TABLE [FILE [KNOWN]]]`, started by PID 1.
 
 KIND is auto or a vendor's name; PERIOD is in seconds; TABLE is a site's file of fault codes, whose entries replace the
 built-in ones (core/rules/fault_codes.py), or empty; FILE receives the last `Devices` message for other readers; KNOWN
@@ -14,7 +13,6 @@ driver does not answer.
 
 import math
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -195,7 +193,3 @@ class Probe:
 
 def _is_alive(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

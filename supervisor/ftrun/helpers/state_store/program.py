@@ -1,4 +1,4 @@
-"""Stores what outlives the pod: `python -m ftrun.helpers.state_store FOLDER [RUN_DIR GIVEN]`, started by PID 1.
+"""Stores what outlives the pod: `state_store FOLDER [RUN_DIR GIVEN]`, started by PID 1.
 
 The folder may be shared by several state stores, and may be on a network disk.  The messages are in
 messages/state_store.py: `StoredImports`, if there are any, and a `StoredHistory` at the start, and one in reply to each
@@ -11,7 +11,6 @@ that the user knows.
 """
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -164,7 +163,3 @@ class StateStore:
 
     def _write_failed(self, name: str, error: OSError) -> None:
         self._lines.problem(f"{self.folder.path}/{name} cannot be written ({error.strerror}); {messages.NOT_KEPT}")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -6,7 +6,6 @@ PID 1 because reading `/proc/<pid>/io` waits for a lock that a process blocked i
 """
 
 import os
-import sys
 import time
 from collections.abc import Container
 
@@ -47,7 +46,3 @@ def processes(sampled: SampledTree, before: Container[Process]) -> list[Stat]:
     (root, spared), everyone = sampled, procfs.all_processes()
     zombies = [process for process in everyone if process.ended and (process.pid, process.start) in before]
     return tree(everyone, root, frozenset(spared) | {os.getpid()}, carries(root)) + zombies
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

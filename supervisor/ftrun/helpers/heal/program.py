@@ -1,4 +1,4 @@
-"""Runs the command that heals a device: `python -m ftrun.helpers.heal JSON`, started by PID 1.
+"""Runs the command that heals a device: `heal JSON`, started by PID 1.
 
 The argument is a `Remedy` (messages/healing.py): its command runs by `sh -c` in a session of its own, with its output
 on stderr.  `Healed` is the last message; by then no process of the command is left, background processes included.
@@ -6,7 +6,6 @@ When stdin ends earlier, all of them are killed likewise, and no message is sent
 """
 
 import os
-import sys
 import time
 from functools import partial
 from typing import Final
@@ -65,7 +64,3 @@ def _descendants(listings: int = procfs.COMPLETE) -> list[Stat]:
     while fresh := {process.pid for process in everyone if process.parent in fresh} - pids:
         pids |= fresh
     return [process for process in everyone if process.pid in pids and not process.ended]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

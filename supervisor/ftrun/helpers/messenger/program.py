@@ -1,5 +1,4 @@
-"""All communication over ZeroMQ: `python -m ftrun.helpers.messenger RUN_DIR BEAT_DIR [GROUP]`, started by PID 1 after
-the command.
+"""All communication over ZeroMQ: `messenger RUN_DIR BEAT_DIR [GROUP]`, started by PID 1 after the command.
 
 It creates in the run dir: `ftctl.sock` (operator_channel.py), `records.sock` (record_publisher.py), `steps.jsonl`
 (steps.py) and `paces.json` (paces.py).  stdin and stdout are one stream socket, with the messages of
@@ -9,7 +8,6 @@ messages/messenger.py.  With GROUP (a `messages.peers.MemberAddress` as JSON) it
 
 import os
 import resource
-import sys
 import time
 from functools import partial
 from typing import Any, Final
@@ -97,7 +95,3 @@ def main(argv: list[str], lines: ProtocolLines) -> None:
         if link is not None:
             link.close(lines.ended)
         context.destroy(linger=200)  # ms, for the last replies
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

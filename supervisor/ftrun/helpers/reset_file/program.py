@@ -1,4 +1,4 @@
-"""Reports the requests of MindCluster: `python -m ftrun.helpers.reset_file PATH PERIOD [TABLE [RANKS [MEMBER]]]`.
+"""Reports the requests of MindCluster: `reset_file PATH PERIOD [TABLE [RANKS [MEMBER]]]`.
 
 PATH is `reset.json` (contents.py), which is read every PERIOD seconds; TABLE is a fault code table of the site
 (core/rules/fault_codes.py); RANKS is the number of ranks that ftrun starts here, MEMBER that of this container in its
@@ -10,7 +10,6 @@ missing for so long is clear.
 """
 
 import os
-import sys
 import time
 from typing import Final
 
@@ -80,7 +79,3 @@ class ResetFile:
 
     def _entry(self, code: str) -> fault_codes.FaultEntry:
         return fault_codes.look_up(self._table, code)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

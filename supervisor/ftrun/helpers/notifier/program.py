@@ -1,4 +1,4 @@
-"""Reports events to commands and webhooks: `python -m ftrun.helpers.notifier RUN_DIR OFFSET`, started by PID 1.
+"""Reports events to commands and webhooks: `notifier RUN_DIR OFFSET`, started by PID 1.
 
 It follows the records from the byte OFFSET on.  The file at descriptor 3, a `Destinations` (messages/exports.py), says
 which records are reported, and where.  Each destination has a thread of its own and a bounded queue, so that one that
@@ -308,7 +308,3 @@ def _straggler(found: Record) -> str:
     work = state.number(found.get("work"))
     node, device = (state.string(found.get(name)) or "" for name in ("node", "device"))
     return sentences.straggler(rank or 0, times[0], times[1], times[2], member, node, device, work)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -3,7 +3,6 @@
 """
 
 import os
-import sys
 from typing import Final
 
 from ftrun.helpers.lines import ProtocolLines, helper
@@ -23,7 +22,3 @@ def main(_: list[str], lines: ProtocolLines) -> None:
                     content = content[os.write(FILE, content) :]
             except OSError as error:
                 lines.problem(f"stderr cannot be written ({error.strerror})")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,11 +1,10 @@
-"""Exposes the run to Prometheus: `python -m ftrun.helpers.metrics RUN_DIR ADDRESS PATH`, started by PID 1.
+"""Exposes the run to Prometheus: `metrics RUN_DIR ADDRESS PATH`, started by PID 1.
 
 ADDRESS is HOST:PORT, whose binding is retried; PATH is a file for node_exporter's textfile collector, written every
 PERIOD s and when stdin has ended; either may be empty.  The messages are in messages/exports.py.
 """
 
 import math
-import sys
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -66,7 +65,3 @@ def _write_file(exporter: "Exporter", path: str, ended: bool, lines: ProtocolLin
         exporter.write(path, ended)
     except OSError as error:
         lines.problem(f"--metrics-file {path}: {error.strerror}")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Exports the records: `python -m ftrun.helpers.telemetry RUN_DIR OFFSET`, started by PID 1.
+"""Exports the records: `telemetry RUN_DIR OFFSET`, started by PID 1.
 
 It follows the records from the byte OFFSET on, and passes them on to an OpenTelemetry collector (otlp.py) and to
 journald (journal.py), as the `Exports` in the file at descriptor 3 say.  A destination that does not answer holds up
@@ -7,7 +7,6 @@ sent.
 """
 
 import os
-import sys
 from typing import TYPE_CHECKING, Final
 
 from ftrun.helpers.lines import ProtocolLines, helper
@@ -57,7 +56,3 @@ def main(argv: list[str], lines: ProtocolLines) -> None:
             otlp.look()
     if otlp is not None:
         otlp.close()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

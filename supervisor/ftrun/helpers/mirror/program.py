@@ -15,7 +15,6 @@ The messages are in messages/output.py: `MirrorDone` with the `path` of `new`, o
 
 import errno
 import os
-import sys
 import time
 from typing import Final
 
@@ -137,7 +136,3 @@ def copy(source: str, target: str) -> None:
         files.replace(source, target)
     elif files.regular(target) is not None:
         os.unlink(target)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

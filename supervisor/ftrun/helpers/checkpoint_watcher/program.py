@@ -1,4 +1,4 @@
-"""Report saved checkpoints: `python -m ftrun.helpers.checkpoint_watcher [--since=TIME] GLOB...`, started by PID 1.
+"""Report saved checkpoints: `checkpoint_watcher [--since=TIME] GLOB...`, started by PID 1.
 
 The messages are in messages/activity.py: `Ready` when the existing matches are known, which are no progress unless they
 were written since TIME, of time.monotonic(); then `Saved`.  `GetRest` is answered by what is complete now that the
@@ -9,7 +9,6 @@ about 250 bytes for each match, at most 200,000 of them, and 2 KiB for each fold
 import os
 import select
 import signal
-import sys
 import time
 from typing import Final
 
@@ -88,7 +87,3 @@ def _send_saved(matches: Matches, lines: ProtocolLines) -> None:
     for saved in matches.saved[-AT_ONCE:]:
         lines.send(saved)
     matches.saved.clear()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -7,7 +7,6 @@ destination.  The messages are in messages/output.py.  It exits once stdin and a
 been forwarded and written to the log (for which it waits at most `LOG_PATIENCE`), even if PID 1 has died.
 """
 
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -94,7 +93,3 @@ class Output:
     def _send(self, message: messages.OutputEvent) -> None:
         with self._send_lock, suppress(OSError):
             self._lines.send(message)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

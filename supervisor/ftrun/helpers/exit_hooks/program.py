@@ -1,4 +1,4 @@
-"""Runs the hooks at the end of the container: `python -m ftrun.helpers.exit_hooks JSON`, started by PID 1.
+"""Runs the hooks at the end of the container: `exit_hooks JSON`, started by PID 1.
 
 The argument is a `Work` (messages/exit_hooks.py).  The commands run one after another by `sh -c`, each in a session of
 its own with its output on stderr; then the paths are unmounted by `umount`.  `HooksFinished` is the last message, sent
@@ -8,7 +8,6 @@ last user).  So is a path that is busy for BUSY seconds: ftrun itself may be its
 """
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -109,7 +108,3 @@ class ExitHooks:
 
     def _fail(self, what: str, failure: str) -> None:
         self._failed.append(Failed(what, failure))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
