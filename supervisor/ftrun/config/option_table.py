@@ -38,7 +38,7 @@ Read = TypeVar("Read")
 
 
 class ConfigError(ValueError):
-    """One line for the user about what cannot be used.  Before the start the exit code is 2, and nothing was started."""
+    """One line for the user on what cannot be used.  Before the start the exit code is 2, and nothing was started."""
 
 
 class Option(Generic[T]):
