@@ -4,12 +4,12 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.fault_history import Occurrence, Schedule
 from ftrun.helpers.shared_folder import ForeignContent
+from ftrun.messages import records
 from ftrun.messages import state_store as messages
 from ftrun.messages.codec import EXACT, TOLERANT, Malformed, Value, parse_object
 from ftrun.messages.state_store import SharedVerdict
@@ -133,21 +133,12 @@ def parse_verdict(content: bytes) -> SharedVerdict:
         verdict = TOLERANT.value(SharedVerdict, {"device": None} | parse_object(content, VERDICT_LIMIT))
     except Malformed:
         raise ForeignContent("it is not a complete verdict") from None
-    if verdict.schema != SCHEMA or _seconds(verdict.time) is None:
+    if verdict.schema != SCHEMA or records.seconds(verdict.time) is None:
         raise ForeignContent("it is not a complete verdict")
     return verdict
 
 
 def holds(verdict: SharedVerdict, schedule_cnt: int, since: float) -> bool:
     """Whether it belongs to that schedule; a verdict from before `since` (s since the epoch) is of an earlier job."""
-    time = _seconds(verdict.time)
+    time = records.seconds(verdict.time)
     return time is not None and verdict.schedule_cnt == schedule_cnt and time >= since
-
-
-def _seconds(text: str) -> float | None:
-    """Seconds since the epoch of an ISO-8601 time with a time zone, else None."""
-    try:
-        found = datetime.fromisoformat(text)
-        return None if found.tzinfo is None else found.timestamp()
-    except (ValueError, OverflowError):
-        return None

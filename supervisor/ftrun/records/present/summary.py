@@ -13,6 +13,7 @@ from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
+from ftrun.messages import records
 from ftrun.messages.codec import DECODABLE
 from ftrun.records.files.recent_events import REASONS
 from ftrun.records.present.advice import hung_nowhere, no_step, quiet, what_to_do
@@ -374,8 +375,7 @@ def ago(time: str | None) -> str:
 
 def age(time: str | None) -> str:
     """`41s ago`, `3 days ago`; empty where the time is unknown."""
-    try:
-        passed = (datetime.now(UTC) - datetime.fromisoformat(time or "")).total_seconds()
-    except (ValueError, TypeError):
+    if (at := records.seconds(time)) is None:
         return ""
+    passed = datetime.now(UTC).timestamp() - at
     return f"{f'{passed / DAY:.0f} days' if passed > 2 * DAY else seconds(max(0.0, passed))} ago"
