@@ -20,7 +20,6 @@ from ftrun.host.inotify import Inotify
 from ftrun.messages.activity import SINCE, WATCHER_EVENTS, WATCHER_REQUESTS, AllSent
 from ftrun.messages.helpers import Ready
 
-MODE_VARIABLE: Final = "WATCH_MODE"  # "list": do not use inotify, for tests
 BATCH: Final = 0.1  # s: continuous events wake this helper, and PID 1, at most 10 times per second
 AT_ONCE: Final = 1000  # of matches saved at the same instant only the last ones are reported: one would suffice
 
@@ -34,11 +33,10 @@ def main(globs: list[str], lines: ProtocolLines) -> None:
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # raised by a lease (disk.busy)
     parsed = Globs([parse(glob, "" if glob.startswith("/") else os.getcwd()) for glob in globs])
     notify = None
-    if os.environ.get(MODE_VARIABLE) != "list":
-        try:
-            notify = Inotify()
-        except OSError as error:
-            lines.problem(f"no inotify ({error.strerror}; fs.inotify.max_user_instances?): folders are listed instead")
+    try:
+        notify = Inotify()
+    except OSError as error:
+        lines.problem(f"no inotify ({error.strerror}; fs.inotify.max_user_instances?): folders are listed instead")
     mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # before the first look: no change is missed
     matches = Matches(parsed)
     folders = Folders(parsed, matches, notify, lines.problem, since)
