@@ -33,7 +33,7 @@ class Exporter(Collector):
         self._read_at = 0.0
 
     def collect(self) -> Iterator[Metric]:
-        return families(self._current(), {})
+        return Readings(self._current(), {}).collect()
 
     def write(self, path: str, ended: bool) -> None:
         """Write a file for the textfile collector of node_exporter, with a label `run`, since that merges all files.
@@ -69,24 +69,20 @@ def _snapshot(run_dir: str) -> Snapshot:
 
 
 class Readings(Collector):
-    """These readings, each with these labels too."""
+    """These readings, in the order of the catalogue, each with these labels too; metrics without readings are
+    omitted."""
 
     def __init__(self, found: Iterable[MetricReading], labels: Mapping[str, str]) -> None:
         self._readings, self._labels = found, labels
 
     def collect(self) -> Iterator[Metric]:
-        return families(self._readings, self._labels)
-
-
-def families(found: Iterable[MetricReading], labels: Mapping[str, str]) -> Iterator[Metric]:
-    """The metrics in the order of the catalogue, each with these labels too; those without readings are omitted."""
-    by_name: dict[str, list[MetricReading]] = {}
-    for reading in found:
-        by_name.setdefault(reading.name, []).append(reading)
-    for metric in catalogue.METRICS:
-        if metric.name in by_name:
-            family = Metric(metric.name.removesuffix("_total").removesuffix("_info"), metric.help, metric.kind)
-            for reading in by_name[metric.name]:
-                own = dict(zip(metric.labels, reading.labels, strict=True))
-                family.add_sample(metric.name, {**own, **labels}, reading.value)
-            yield family
+        by_name: dict[str, list[MetricReading]] = {}
+        for reading in self._readings:
+            by_name.setdefault(reading.name, []).append(reading)
+        for metric in catalogue.METRICS:
+            if metric.name in by_name:
+                family = Metric(metric.name.removesuffix("_total").removesuffix("_info"), metric.help, metric.kind)
+                for reading in by_name[metric.name]:
+                    own = dict(zip(metric.labels, reading.labels, strict=True))
+                    family.add_sample(metric.name, {**own, **self._labels}, reading.value)
+                yield family
