@@ -90,7 +90,10 @@ def run_verb(
     run_dir = rundir.find(given, own=True)
     before = read_snapshot(run_dir)
     try:
-        why = send_command(run_dir, verb, lasting)
+        reply = exchange(run_dir, verb, lasting=lasting)
+        why = str(reply["why"])
+        if not reply["ok"]:
+            raise UserError(f"{verb} refused: {why}")
     except UserError as error:
         if (pid := read_snapshot(run_dir).stopped) is None:
             raise
@@ -118,14 +121,6 @@ def _restarted(before: Snapshot, now: Snapshot) -> str | None:
 
 def _ended(before: Snapshot, now: Snapshot) -> str | None:
     return None if now.alive else headline(now)
-
-
-def send_command(run_dir: str, verb: ControlVerb, lasting: float | None = None) -> str:
-    """The reply of ftrun; UserError if it refuses, or cannot be reached."""
-    found = exchange(run_dir, verb, lasting=lasting)
-    if not found["ok"]:
-        raise UserError(f"{verb} refused: {found['why']}")
-    return str(found["why"])
 
 
 def exchange(

@@ -31,7 +31,7 @@ def main(argv: list[str], lines: ProtocolLines) -> None:
     from ftrun.helpers.messenger.record_publisher import RecordPublisher
 
     run_dir, beat_dir, *group = argv
-    address = peers.load_address(group[0]) if group else None
+    address = peers.load(peers.MemberAddress, group[0].encode()) if group else None
     if address is not None and address.secret is not None:  # the working directory changes to the run dir
         address = address._replace(secret=os.path.abspath(address.secret))
     # Clients must not use up the memory of the job: beyond this limit the messenger dies, and is restarted.
