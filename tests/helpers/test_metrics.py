@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client import Metric, generate_latest
 from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families as parse
 
@@ -17,7 +17,7 @@ from ftrun.records.present.snapshot import DeviceNow, Limit, RankNow, Snapshot
 
 NEW = Snapshot(run_dir="/run", alive=True, phase="launching", attempt=1, reason="first")
 AWFUL = 'two\nlines "quoted" \\ back {slash}'
-write_openmetrics: Callable[[CollectorRegistry], bytes] = exposition.generate_latest
+write_openmetrics: Callable[[Readings], bytes] = exposition.generate_latest
 parse_openmetrics: Callable[[str], Iterator[Metric]] = parser.text_string_to_metric_families
 
 

@@ -114,7 +114,7 @@ class Protocol(Generic[Value]):
     `messages`: these types, or the unions of them."""
 
     def __init__(self, tag: str, *messages: Any) -> None:
-        kinds = [kind for one in messages for kind in get_args(one) or (one,)]
+        kinds: list[type[Value]] = [kind for one in messages for kind in get_args(one) or (one,)]
         self._tag, self.kinds = tag, {_name(kind): kind for kind in kinds}
 
     def dump(self, message: Value) -> bytes:
