@@ -3,12 +3,10 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import click
-
-from ftrun.host import installation
 
 GIB: Final = 1 << 30
 WHOLE: Final = 100_000  # columns; no line is that long
@@ -39,11 +37,6 @@ RUN_DIR = click.option(
 
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-def missing_package(package: str, extra: str, verb: str) -> Callable[[ImportError], UserError]:
-    """The error for an optional package that is not installed."""
-    return lambda error: UserError(f"{verb} needs {package} ({error.name} is missing): {installation.command(extra)}")
 
 
 def width() -> int:

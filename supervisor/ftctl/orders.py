@@ -22,6 +22,7 @@ from ftrun.core.text import states
 from ftrun.core.text.sentences import printable
 from ftrun.messages import operator
 from ftrun.messages.group_view import MOST, FileRequest
+from ftrun.messages.operator import ControlVerb
 from ftrun.records.files import rundir
 from ftrun.records.past import schedules
 from ftrun.records.present.run_snapshot import read_snapshot
@@ -82,14 +83,17 @@ def resume(run_dir: str | None, as_json: bool) -> None:
 
 
 def run_verb(
-    verb: str, given: str | None, as_json: bool, lasting: float | None = None, awaits: Awaited | None = None
+    verb: ControlVerb, given: str | None, as_json: bool, lasting: float | None = None, awaits: Awaited | None = None
 ) -> None:
     """Run a verb and print the reply.  A run dir that was not given is named, as it may not be the intended one.
     `awaits` returns what has happened once it has, and is asked until then."""
     run_dir = rundir.find(given, own=True)
     before = read_snapshot(run_dir)
     try:
-        why = send_command(run_dir, verb, lasting)
+        reply = exchange(run_dir, verb, lasting=lasting)
+        why = str(reply["why"])
+        if not reply["ok"]:
+            raise UserError(f"{verb} refused: {why}")
     except UserError as error:
         if (pid := read_snapshot(run_dir).stopped) is None:
             raise
@@ -119,17 +123,9 @@ def _ended(before: Snapshot, now: Snapshot) -> str | None:
     return None if now.alive else headline(now)
 
 
-def send_command(run_dir: str, verb: str, lasting: float | None = None) -> str:
-    """The reply of ftrun; UserError if it refuses, or cannot be reached."""
-    found = exchange(run_dir, verb, lasting=lasting)
-    if not found["ok"]:
-        raise UserError(f"{verb} refused: {found['why']}")
-    return str(found["why"])
-
-
 def exchange(
     run_dir: str,
-    verb: str,
+    verb: ControlVerb,
     read: FileRequest | None = None,
     lasting: float | None = None,
     patience: float = PATIENCE,

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from ftrun.config import option_table, option_values
-from ftrun.helpers.notifier.__main__ import Notifier
+from ftrun.helpers.notifier.program import Notifier
 from ftrun.messages.exports import Destinations
 from ftrun.records.files import state
 from support.runs import Runs, need_mounts, wait_for

@@ -107,7 +107,7 @@ def mounted(tmp_path: Path) -> Iterator[Mounted]:
 
 
 def busy_for(seconds: float) -> str:
-    return f"import ftrun.helpers.exit_hooks.__main__ as f; f.BUSY, f.LAZY = {seconds}, 60"
+    return f"import ftrun.helpers.exit_hooks.program as f; f.BUSY, f.LAZY = {seconds}, 60"
 
 
 def test_a_path_without_a_mount_fails_and_the_others_are_unmounted(mounted: Mounted, tmp_path: Path) -> None:

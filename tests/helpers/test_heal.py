@@ -48,7 +48,7 @@ def test_success_is_reported_and_the_output_is_in_the_log(tmp_path: Path) -> Non
     ("command", "why"),
     [
         ("exit 3", "it ended with 3"),
-        ("kill -9 $$", "it was ended by SIGKILL"),
+        ("kill -9 $$", "it was ended by signal 9 (SIGKILL)"),
         ("no-such-program", "it ended with 127"),
         ("trap '' TERM INT HUP; while :; do sleep 600; done", "the heal command did not end within 0.3s"),
         ("kill -STOP $$", "the heal command did not end within 0.3s"),
@@ -81,4 +81,4 @@ def test_a_command_that_keeps_forking_is_ended(mark: str) -> None:
 
 def test_signals_are_as_a_command_expects_them() -> None:
     with heal("grep SigIgn /proc/self/status; kill -INT $$; exit 5") as healer:
-        assert healed(healer) == (False, "it was ended by SIGINT")
+        assert healed(healer) == (False, "it was ended by signal 2 (SIGINT)")

@@ -12,6 +12,7 @@ import pytest
 
 from ftrun.helpers.messenger import lease_clerk
 from ftrun.helpers.messenger.lease_clerk import KEPT, Clerk
+from ftrun.host.helpers import CODE
 from support.runs import HOUSE
 
 
@@ -109,10 +110,10 @@ def test_no_place_is_taken_in_a_folder_that_is_not_the_shared_one(
 
 def test_a_folder_that_is_none_is_said_once_and_a_bad_line_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    words = [sys.executable, "-m", "ftrun.helpers.messenger.lease_clerk", str(tmp_path / "file"), "0", "0.1"]
+    code = CODE.format(name="messenger.lease_clerk")
+    words = [sys.executable, "-c", code, f"{HOUSE}/supervisor", str(tmp_path / "file"), "0", "0.1"]
     sent = b"no json\n" + json.dumps(place(1, "zero")).encode() + b"\n"
-    environment = {**os.environ, "PYTHONPATH": str(HOUSE / "supervisor")}
-    done = subprocess.run(words, input=sent, capture_output=True, env=environment, timeout=60)
+    done = subprocess.run(words, input=sent, capture_output=True, timeout=60)
     said = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0
     assert 0 < len(said) <= 3

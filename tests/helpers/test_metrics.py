@@ -5,19 +5,19 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client import Metric, generate_latest
 from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ftrun.core.rules.standby import NextStart
 from ftrun.helpers.metrics import catalogue
 from ftrun.helpers.metrics.catalogue import readings
-from ftrun.helpers.metrics.exporter import _registry
+from ftrun.helpers.metrics.exporter import Readings
 from ftrun.records.present.snapshot import DeviceNow, Limit, RankNow, Snapshot
 
 NEW = Snapshot(run_dir="/run", alive=True, phase="launching", attempt=1, reason="first")
 AWFUL = 'two\nlines "quoted" \\ back {slash}'
-write_openmetrics: Callable[[CollectorRegistry], bytes] = exposition.generate_latest
+write_openmetrics: Callable[[Readings], bytes] = exposition.generate_latest
 parse_openmetrics: Callable[[str], Iterator[Metric]] = parser.text_string_to_metric_families
 
 
@@ -70,7 +70,7 @@ def full(number: int = 8) -> Snapshot:
 
 
 def exposed(found: Snapshot) -> str:
-    return generate_latest(_registry(readings(found))).decode()
+    return generate_latest(Readings(readings(found), {})).decode()
 
 
 def values(found: Snapshot) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -154,7 +154,7 @@ def test_the_parsers_of_prometheus_understand_it(found: Snapshot) -> None:
     assert len(plain) == len(readings(found))
     names = {sample.name for sample in plain}
     assert names == {reading.name for reading in readings(found)}
-    text = write_openmetrics(_registry(readings(found))).decode()
+    text = write_openmetrics(Readings(readings(found), {})).decode()
     families = list(parse_openmetrics(text))
     assert sum(len(family.samples) for family in families) == len(plain)
     for family in families:

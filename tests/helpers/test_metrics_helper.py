@@ -37,7 +37,7 @@ def record(run_dir: Path, event: str, **more: object) -> None:
 
 
 def quick(period: float = 0.05) -> str:
-    module = "ftrun.helpers.metrics.__main__"
+    module = "ftrun.helpers.metrics.program"
     return f"import {module} as m; m.PERIOD = m.RETRY = {period}"
 
 

@@ -26,7 +26,7 @@ PIPEFUL = 65536
 DEADLINE = 60.0
 CODE = """import sys
 sys.path.insert(0, sys.argv[1])
-from ftrun.helpers.output import __main__ as program, relay
+from ftrun.helpers.output import program, relay
 program.PATIENCE, program.LOG_PATIENCE = {patience}  # s; long, so that a busy machine does not matter
 {patch}
 sys.exit(program.main(sys.argv[2:]))"""

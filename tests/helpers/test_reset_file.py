@@ -17,8 +17,8 @@ from support.helper_process import HelperProcess, Line
 
 PERIOD = "0.05"
 NOTHING = EXACT.plain(Contents())
-QUICK = "import ftrun.helpers.reset_file.__main__ as p; p.PATIENCE = 0.4"
-SLOW = "import ftrun.helpers.reset_file.__main__ as p; p.PATIENCE = 600"
+QUICK = "import ftrun.helpers.reset_file.program as p; p.PATIENCE = 0.4"
+SLOW = "import ftrun.helpers.reset_file.program as p; p.PATIENCE = 600"
 BARE = {key: value for key, value in os.environ.items() if "RANK" not in key and not key.startswith("VC_")}
 Content = dict[str, Any]
 

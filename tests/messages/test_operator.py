@@ -23,14 +23,14 @@ def test_a_request_and_a_reply_are_read_as_written() -> None:
     [
         ({"schema": 2}, "schema 2 is not supported, only 1"),
         ({"schema": None}, "schema None"),
-        ({"id": "7" * 101}, "`id` is not a text"),
-        ({"verb": "reboot"}, "no such verb: 'reboot'"),
-        ({"verb": ["stop"]}, "no such verb"),
-        ({"by": 5}, "`by` is not a text"),
-        ({"lasting": 0}, "`lasting` is not a number of seconds"),
-        ({"lasting": True}, "`lasting` is not a number of seconds"),
-        ({"lasting": "1m"}, "`lasting` is not a number of seconds"),
-        ({"lasting": 1e300}, "`lasting` is not a number of seconds"),
+        ({"id": "7" * 101}, "`id`: more than 100 characters"),
+        ({"verb": "reboot"}, "`verb`: none of restart, stop"),
+        ({"verb": ["stop"]}, "`verb`: none of"),
+        ({"by": 5}, "`by`: not a text"),
+        ({"lasting": 0}, "`lasting`: not a number of seconds"),
+        ({"lasting": True}, "`lasting`: not a number"),
+        ({"lasting": "1m"}, "`lasting`: not a number"),
+        ({"lasting": 1e300}, "`lasting`: not a number of seconds"),
     ],
 )
 def test_an_invalid_request_is_refused_with_the_reason(wrong: dict[str, Any], why: str) -> None:

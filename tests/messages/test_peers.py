@@ -79,7 +79,7 @@ def test_a_report_and_an_order_are_read_as_written(report: MemberReport, order: 
 def test_the_other_frames_are_read_as_written() -> None:
     assert peers.load_hello(peers.dump(HELLO), "1.0") == HELLO
     address = peers.MemberAddress(4, 3, "h:1", None, 600.0, 10.0, 300.0, "", "life", "node", "boot")
-    assert peers.load_address(json.dumps(address._asdict())) == address
+    assert peers.load(peers.MemberAddress, json.dumps(address._asdict()).encode()) == address
     assert peers.load_pulse(peers.dump_pulse(None)) is None
     assert peers.load_pulse(peers.dump_pulse(Pulse(1, None, 2.5))) == Pulse(1, None, 2.5)
     assert peers.load_time(peers.dump_time(12345.678901)) == 12345.678901

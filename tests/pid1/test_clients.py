@@ -109,7 +109,7 @@ def test_an_entry_names_a_program_and_a_client_with_a_protocol(entry: HelperEntr
     client = entry.load()
     assert client.name == entry.helper
     assert isinstance(client.events, Protocol)
-    assert importlib.util.find_spec(f"ftrun.helpers.{entry.helper}.__main__") is not None
+    assert importlib.util.find_spec(f"ftrun.helpers.{entry.helper}.program") is not None
 
 
 def group_messenger() -> GroupMessengerClient:
@@ -216,4 +216,4 @@ def test_devices_are_checked_after_an_attempt_that_ends_before_their_first_repor
 def test_each_helper_has_an_entry() -> None:
     """Without one nothing starts it."""
     folder = HOUSE / "supervisor" / "ftrun" / "helpers"
-    assert [*HELPERS] == sorted(path.parent.name for path in folder.glob("*/__main__.py"))
+    assert [*HELPERS] == sorted(path.parent.name for path in folder.glob("*/program.py"))

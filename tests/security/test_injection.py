@@ -111,7 +111,7 @@ def test_the_page_of_the_timeline_has_no_foreign_markup(hung: Run) -> None:
 
 def test_a_label_of_prometheus_keeps_the_text(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").touch()
-    device = {"id": NASTY, "name": NASTY, "util": 1, "memory_used": 2, "memory_total": 3, "power": None}
+    device = {"vendor": "", "index": 0, "id": NASTY, "name": NASTY, "util": 1, "memory_used": 2, "memory_total": 3}
     (tmp_path / "devices.json").write_text(json.dumps({"mono": 1.0, "devices": [device]}))
     content = generate_latest(Exporter(str(tmp_path)))
     found = [one for family in text_string_to_metric_families(content.decode()) for one in family.samples]

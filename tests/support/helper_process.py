@@ -32,7 +32,7 @@ class HelperProcess:
         self.lines: list[Line] = []
         self._rest = b""
         self._unseen = 0
-        code = CODE.format(name=name).replace("from ftrun", f"{before}\nfrom ftrun", 1)
+        code = CODE.format(name=f"{name}.program").replace("from ftrun", f"{before}\nfrom ftrun", 1)
         with open(log or os.devnull, "ab") as stderr:
             self.process = subprocess.Popen(
                 [*prefix, sys.executable, "-I", "-c", code, f"{HOUSE}/supervisor\n{HOUSE}/hooks", *words],

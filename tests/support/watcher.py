@@ -20,12 +20,14 @@ HOUSE = Path(__file__).resolve().parents[2]
 DEADLINE = 60.0  # s: only a broken one takes so long
 QUICK = """
 import sys
-from ftrun.helpers.checkpoint_watcher import __main__, folders, matches
-pace = float(sys.argv[1])
+from ftrun.helpers.checkpoint_watcher import folders, matches, program
+pace, mode = float(sys.argv[1]), sys.argv[2]
+if mode == "list":
+    program.Inotify = lambda: None
 for module, names in (matches, ("SETTLE", "PATIENCE", "FOLDER_SETTLE", "LOOKS")), (folders, ("ROUND", "RELIST")):
     for name in names:
         setattr(module, name, getattr(module, name) * pace)
-sys.exit(__main__.main(sys.argv[2:]))
+sys.exit(program.main(sys.argv[3:]))
 """
 Line = dict[str, Any]
 
@@ -45,9 +47,9 @@ class Watcher:
         self.lines: list[Line] = []
         self._rest = b""
         self._socket, theirs = socket.socketpair()
-        environment = os.environ | {"PYTHONPATH": f"{HOUSE}/supervisor", "WATCH_MODE": mode}
+        environment = os.environ | {"PYTHONPATH": f"{HOUSE}/supervisor"}
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            [*prefix, sys.executable, "-c", QUICK, str(pace), *globs],
+            [*prefix, sys.executable, "-c", QUICK, str(pace), mode, *globs],
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=subprocess.PIPE,

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from ftctl.doctor.finding import CheckOutcome, warn_if
-from ftrun.helpers.checkpoint_watcher import disk
 from ftrun.host import mounts, procfs, work_dir
 from ftrun.host.inotify import Inotify
 from ftrun.records.files import rundir
@@ -23,7 +22,7 @@ def folder(run_dir: str | None) -> Iterator[CheckOutcome]:
     try:
         found = os.statvfs(path)
         free = found.f_frsize * found.f_bavail
-        near = disk.local(path)
+        near = mounts.network_kind(os.path.abspath(path)) is None
     except OSError as error:
         yield CheckOutcome(
             name, "missing", f"{path}: {error.strerror}", "records and reports cannot be written", remedy

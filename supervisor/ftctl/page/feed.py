@@ -19,6 +19,7 @@ from ftctl.page.threads import Busy, WorkerThreads
 from ftctl.processes import Meter
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
+from ftrun.messages.codec import DECODABLE
 from ftrun.records.files.record_files import HEAD, GrowingFile, Record, record
 from ftrun.records.files.rundir import NoRunDir
 from ftrun.records.files.steps import paces
@@ -28,7 +29,7 @@ from ftrun.records.present.group import GroupNow
 from ftrun.records.present.group import document as document_of_group
 from ftrun.records.present.run_snapshot import read_snapshot
 from ftrun.records.present.snapshot import RankNow, Snapshot
-from ftrun.records.present.summary import document, headline, meaning, plain
+from ftrun.records.present.summary import document, headline, meaning
 
 PERIOD: Final = 1.0  # s
 SHOWN: Final = 64  # ranks, unless all are requested
@@ -246,7 +247,7 @@ def payload(shown: Snapshot, paces: list[tuple[float, float]], members: GroupNow
         "outer": verdict.outer if verdict else None,
         "states": dict(Counter(rank.state for rank in shown.ranks)),
         "paces": paces,
-        "members": None if members is None else plain(document_of_group(members)),
+        "members": None if members is None else DECODABLE.plain(document_of_group(members)),
     }
 
 
@@ -260,8 +261,7 @@ def brief(found: dict[str, Any]) -> dict[str, Any]:
 
 def _order(rank: RankNow) -> tuple[float, int, int]:
     """The rank nearest to its limit first; then those without a limit, by state."""
-    used = 0.0 if rank.age is None or not rank.limit else rank.age / rank.limit
-    return -used, STATES.index(rank.state), rank.rank
+    return -rank.used, STATES.index(rank.state), rank.rank
 
 
 BEAT: Final = 5.0  # s

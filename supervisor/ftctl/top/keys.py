@@ -21,13 +21,8 @@ class Order(NamedTuple):
     largest: bool = True
 
 
-def used(rank: RankNow) -> float:
-    """The part of its limit that it has used up."""
-    return 0.0 if rank.age is None or not rank.limit else rank.age / rank.limit
-
-
 ORDERS: Final = (
-    Order("nearest to its limit", used),
+    Order("nearest to its limit", lambda rank: rank.used),
     Order("rank", lambda rank: rank.rank, False),
     Order("step", lambda rank: -1 if rank.step is None else rank.step, False),
     Order("silent for", lambda rank: (rank.moved or 0.0) if rank.age is None else rank.age),
@@ -115,10 +110,10 @@ class LongText(NamedTuple):
         last = min(len(self.lines), self.at + room)
         note = f"lines {self.at + 1} to {last} of {len(self.lines)}; j k space b move, any other key closes"
         found = [(self.title, "bold"), *((line, "") for line in shown), (note, "dim")]
-        return Text("\n", end="").join(Text(_plain(text, unicode)[:width], style, end="") for text, style in found)
+        return Text("\n", end="").join(Text(plain(text, unicode)[:width], style, end="") for text, style in found)
 
 
-def _plain(text: str, unicode: bool) -> str:
+def plain(text: str, unicode: bool) -> str:
     return printable(text) if unicode else printable(text).encode("ascii", "backslashreplace").decode()
 
 

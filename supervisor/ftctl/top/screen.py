@@ -8,13 +8,12 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from ftctl.common import size
-from ftctl.top.keys import HELP, Chosen, used
+from ftctl.top.keys import HELP, Chosen, plain
 from ftrun.core.machine.values import TOUCH
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import stalls
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
-from ftrun.core.text.sentences import printable
 from ftrun.records.files.record_files import Record, own_fields
 from ftrun.records.present import advice, summary
 from ftrun.records.present.own_ranks import ENDED
@@ -89,15 +88,14 @@ class _Page:
 
     def plain(self, text: str) -> str:
         """The text with printable characters only, and in ASCII if the terminal shows no others."""
-        shown = printable(text)
-        return shown if self.unicode else shown.encode("ascii", "backslashreplace").decode()
+        return plain(text, self.unicode)
 
     def line(self, *parts: tuple[str, str]) -> Text:
         """A line from (text, style) pairs, cut to the width."""
         found, left = Text(end=""), self.width
         for text, style in parts:
-            plain = self.plain(text)
-            cut = plain if cell_len(plain) <= left else set_cell_size(plain, max(0, left))
+            cut = self.plain(text)
+            cut = cut if cell_len(cut) <= left else set_cell_size(cut, max(0, left))
             found.append(cut, style)
             left -= cell_len(cut)
         return found
@@ -173,7 +171,7 @@ def mood(shown: Snapshot) -> str:
         return "bold yellow"
     if shown.phase == "suspect":
         return "bold red"
-    stale = shown.stalled is not None or (shown.stalest is not None and used(shown.stalest) > 0.5)
+    stale = shown.stalled is not None or (shown.stalest is not None and shown.stalest.used > 0.5)
     return "bold yellow" if stale or shown.phase not in ("running", "starting", "spare", "finished") else "bold green"
 
 
@@ -182,7 +180,7 @@ def _deadline(page: _Page, shown: Snapshot) -> list[Text]:
     stalest, found = shown.stalest, list[Text]()
     if stalest is not None and stalest.age is not None and stalest.limit:
         text = f" {seconds(stalest.age)} of {seconds(stalest.limit)}, {sentences.rank(stalest.rank)}"
-        bar = page.bar(used(stalest), max(4, min(BAR, page.width - 9 - len(text))))
+        bar = page.bar(stalest.used, max(4, min(BAR, page.width - 9 - len(text))))
         found.append(page.line(("silent   ", "dim"), (bar, _heat(stalest)), (text, "")))
     if shown.stalled is not None and shown.alive:
         text = f"{sentences.rank(shown.stalled.rank)} for {seconds(shown.stalled.age)}: {shown.wait or stalls.UNKNOWN}"
@@ -193,8 +191,7 @@ def _deadline(page: _Page, shown: Snapshot) -> list[Text]:
 
 
 def _heat(rank: RankNow) -> str:
-    part = used(rank)
-    return "red" if part > 0.8 else "yellow" if part > 0.5 else "green"
+    return "red" if rank.used > 0.8 else "yellow" if rank.used > 0.5 else "green"
 
 
 def _steps(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
@@ -275,7 +272,7 @@ def _rank(page: _Page, rank: RankNow) -> Text:
     wide = page.width >= WIDE
     limit = pace = bar = measured = ""
     if rank.age is not None and rank.limit is not None:
-        limit, bar = f"{seconds(rank.age):>6} of {seconds(rank.limit):<7}", page.bar(used(rank), 5) + " "
+        limit, bar = f"{seconds(rank.age):>6} of {seconds(rank.limit):<7}", page.bar(rank.used, 5) + " "
         pace = "" if rank.step_time is None else f"{step_duration(rank.step_time):>6}"
     if rank.memory is not None and page.width >= WIDEST:
         cpu = "" if rank.cpu is None else f"{rank.cpu:.0f}%"

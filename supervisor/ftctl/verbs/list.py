@@ -12,6 +12,7 @@ import click
 from ftctl.common import AS_JSON, show, show_json, width
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.sentences import printable, short
+from ftrun.messages.codec import DECODABLE
 from ftrun.records.files import rundir, state
 from ftrun.records.past import schedules
 from ftrun.records.present import advice, group, summary
@@ -119,7 +120,7 @@ LEAST = 12  # characters of a command in the table
 def command(folders: tuple[str, ...], living: bool, as_json: bool) -> None:
     found = [one for one in read(folders) if one.alive or not living]
     if as_json:
-        show_json(summary.plain(document(found)))
+        show_json(DECODABLE.plain(document(found)))
         return
     columns = width()
     show(_table([one for one in found if one.alive], columns))

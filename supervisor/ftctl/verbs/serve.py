@@ -8,8 +8,9 @@ import sys
 import click
 
 from ftctl import orders
-from ftctl.common import RUN_DIR, UserError, missing_package
+from ftctl.common import RUN_DIR, UserError
 from ftrun.config.whole_number import WholeNumber
+from ftrun.host import installation
 from ftrun.records.files import rundir
 
 BACKLOG = 64
@@ -29,7 +30,8 @@ def command(run_dir: str | None, host: str, port: int, allow_remote: bool) -> No
     try:
         from ftctl.page import app
     except ImportError as error:
-        raise missing_package("starlette and uvicorn", "page", "serve")(error) from None
+        packages = f"starlette and uvicorn ({error.name} is missing)"
+        raise UserError(f"serve needs {packages}: {installation.command('page')}") from None
     found = rundir.find(run_dir)
     family, address = _address(host)
     remote = not ipaddress.ip_address(address).is_loopback

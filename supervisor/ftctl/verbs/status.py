@@ -6,6 +6,7 @@ import click
 
 from ftctl.common import AS_JSON, RUN_DIR, bold, show, show_json, width
 from ftrun.core.text.sentences import printable
+from ftrun.messages.codec import DECODABLE
 from ftrun.records.files import rundir
 from ftrun.records.present import group, summary
 from ftrun.records.present.group import GroupNow
@@ -42,7 +43,7 @@ def command(run_dir: str | None, as_json: bool, exit_code: bool, whole: bool) ->
     shown, found = group.marked(shown, members), members if whole else None
     columns, code = width(), condition(shown) if exit_code else 0
     if as_json and whole:
-        show_json({"schema": SCHEMA, "group": found and summary.plain(group.document(found))}, code)
+        show_json({"schema": SCHEMA, "group": found and DECODABLE.plain(group.document(found))}, code)
     elif as_json:
         show_json(summary.document(shown), code)
     elif found is not None:

@@ -8,10 +8,9 @@ without a user who could correct it, so an invalid value is reported and ignored
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
-from ftrun import platforms
 from ftrun.core.named_tuple import NamedTuple
 
 RETRY: Final = "fault-tolerance/job-retry-num"
@@ -92,13 +91,6 @@ def read(path: str, content: str) -> Annotations:
     job = next((found[key] for key in JOBS if found.get(key)), "")
     only_report_hangs = (bool(retry) and not hang) or hang is False
     return Annotations(path, tuple(texts), tuple(relayed), tuple(problems), restarts, job, only_report_hangs)
-
-
-def job_name(given: str | None, environment: Mapping[str, str], annotations: Annotations) -> str:
-    """Identifies the job over all its schedules: the name from the user, or else from the platform (Slurm keeps its job
-    number over a requeue); empty if neither gives one."""
-    from_platform = next((text for name in platforms.JOBS if (text := environment.get(name))), "")
-    return given or from_platform or annotations.job
 
 
 def _pairs(content: str, problems: list[str]) -> dict[str, str]:

@@ -4,7 +4,6 @@ import os
 from typing import Final, Literal
 
 from ftrun.accelerators.table import present
-from ftrun.config import annotations
 from ftrun.config.option_table import OPTIONS, RESET_FILE, ConfigError, Settings
 from ftrun.config.parsers import count
 from ftrun.core.machine.notices import idle_condition
@@ -13,7 +12,7 @@ from ftrun.core.rules.idle import Thresholds
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Membership, Policy
 from ftrun.core.text import durations
-from ftrun.platforms import HANG_MINUTES, NODES
+from ftrun.platforms import HANG_MINUTES, JOBS, NODES
 
 JOURNAL: Final = "/run/systemd/journal/socket"
 
@@ -115,7 +114,10 @@ def node_name(settings: Settings) -> str:
 
 
 def job_name(settings: Settings) -> str:
-    return annotations.job_name(settings.group_job, os.environ, settings.annotated)
+    """Identifies the job over all its schedules: the name from the user, or else from the platform (Slurm keeps its job
+    number over a requeue); empty if neither gives one."""
+    from_platform = next((text for name in JOBS if (text := os.environ.get(name))), "")
+    return settings.group_job or from_platform or settings.annotated.job
 
 
 def reset_file(settings: Settings) -> str | None:

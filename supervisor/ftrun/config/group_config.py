@@ -5,10 +5,10 @@ This uses no network: names need not resolve yet.
 
 import os
 import re
-import stat
 from typing import Final
 
 from ftrun.config.option_table import ConfigError, Settings
+from ftrun.config.option_values import file_content
 from ftrun.config.parsers import endpoint as checked
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.platforms import Environment, PlatformMembership, Surroundings, discover
@@ -127,14 +127,7 @@ def group(settings: Settings, environment: Environment, host: str, hosts: str) -
 
 def read_secret(path: str) -> bytes:
     """The secret, without surrounding whitespace, which an editor may add; ConfigError if the file is not valid."""
-    try:
-        # O_NONBLOCK: opening a FIFO must not wait for its writer.
-        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):  # a later read must give the same content
-                raise ConfigError(f"--group-secret-file {path}: not a regular file")
-            content = stream.read(LENGTHS[1] + 1).strip()
-    except OSError as error:
-        raise ConfigError(f"--group-secret-file {path}: {error.strerror}") from None
+    content = file_content("group-secret-file", path).strip()
     if not LENGTHS[0] <= len(content) <= LENGTHS[1]:
         size = f"it has {'more than ' * (len(content) > LENGTHS[1])}{min(len(content), LENGTHS[1])} bytes"
         raise ConfigError(

@@ -38,13 +38,13 @@ Read = TypeVar("Read")
 
 
 class ConfigError(ValueError):
-    """One line for the user.  The exit code is 2, and nothing was started."""
+    """One line for the user on what cannot be used.  Before the start the exit code is 2, and nothing was started."""
 
 
 class Option(Generic[T]):
-    """`read` parses the text or raises ValueError; a `flag` takes no text.  A flag with `no` is on by default, and
-    `--no-NAME` switches it off.  An option with `many` may be repeated; its value is a tuple.  Its name is that of the
-    attribute of `Settings`, where it stands for its value."""
+    """`read` parses the text or raises ValueError; a `flag`, without a metavar, takes no text.  A flag with `no` is on
+    by default, and `--no-NAME` switches it off.  An option with `many` may be repeated; its value is a tuple.  Its name
+    is that of the attribute of `Settings`, where it stands for its value."""
 
     name: str
 
@@ -56,9 +56,6 @@ class Option(Generic[T]):
         read: Callable[[str], Read],
         meaning: str,
         short: str = "",
-        flag: bool = False,
-        no: bool = False,
-        many: bool = False,
     ) -> None: ...
 
     @overload
@@ -69,9 +66,6 @@ class Option(Generic[T]):
         read: Callable[[str], Read],
         meaning: str,
         short: str = "",
-        flag: bool = False,
-        no: bool = False,
-        many: bool = False,
     ) -> None: ...
 
     def __init__(
@@ -81,12 +75,11 @@ class Option(Generic[T]):
         read: Callable[[str], Any],
         meaning: str,
         short: str = "",
-        flag: bool = False,
-        no: bool = False,
-        many: bool = False,
     ) -> None:
-        self.metavar, self.default, self.read, self.meaning = metavar, default, read, meaning
-        self.short, self.flag, self.no, self.many = short, flag, no, many
+        self.metavar, self.default, self.read, self.meaning, self.short = metavar, default, read, meaning, short
+        self.flag = not metavar
+        self.no = self.flag and default == "on"
+        self.many = read in (paths, urls)
 
     def __set_name__(self, owner: type, attribute: str) -> None:
         self.name = attribute.replace("_", "-")
@@ -147,9 +140,7 @@ class Settings:
         or_off(count),
         "Restart budget: restarts in a row without progress, counted per cause; after that ftrun escalates.",
     )
-    progress = Option(
-        "GLOB", "", paths, "Checkpoint files: one that is new or renamed into place is progress.", many=True
-    )
+    progress = Option("GLOB", "", paths, "Checkpoint files: one that is new or renamed into place is progress.")
     stable_after = Option(
         "DUR",
         "1h",
@@ -223,7 +214,7 @@ class Settings:
         "Continue without a device that does not heal, if at least N remain; {devices} in the command is replaced by "
         "their number.",
     )
-    auto_beat = Option("", "on", truth, "Send heartbeats from unmodified PyTorch programs.", flag=True, no=True)
+    auto_beat = Option("", "on", truth, "Send heartbeats from unmodified PyTorch programs.")
     grace = Option(
         "DUR",
         "10s",
@@ -241,16 +232,15 @@ class Settings:
     node_name = Option(
         "NAME", "", path, "Name of this node. [default: NODE_NAME, SLURMD_NODENAME, or else the host name]"
     )
-    unmount = Option("PATH", "", paths, "Unmount this path at the very end.", many=True)
-    on_exit = Option("COMMAND", "", paths, "Run this command at the very end, before ftrun exits.", many=True)
+    unmount = Option("PATH", "", paths, "Unmount this path at the very end.")
+    on_exit = Option("COMMAND", "", paths, "Run this command at the very end, before ftrun exits.")
     on_event = Option(
         "COMMAND",
         "",
         paths,
         "Run this command for each event of --notify-on, with the notification as JSON on its stdin.",
-        many=True,
     )
-    webhook = Option("URL", "", urls, "POST each event of --notify-on to this URL, as JSON.", many=True)
+    webhook = Option("URL", "", urls, "POST each event of --notify-on to this URL, as JSON.")
     webhook_format = Option(
         "json|slack",
         "json",
@@ -275,7 +265,6 @@ class Settings:
         "off",
         truth,
         "At the end of the restart budget for failures, exit with the command's code.",
-        flag=True,
     )
     after_limit = Option(
         *AFTER_LIMIT,
@@ -326,7 +315,6 @@ class Settings:
         truth,
         "The platform replaces a single member: one that ends with 197 or 125 does not end the others, which wait "
         "for the new one. [on with the annotation fault-tolerance/pod-retry-num]",
-        flag=True,
     )
     group_rank = Option("N", "", count, "Rank of this member in the group, from 0. [default: from the platform]")
     group_endpoint = Option(
@@ -379,7 +367,7 @@ class Settings:
         ranks,
         "With --nproc-per-node: print the output of these local ranks alone, such as 0 or 0,1.",
     )
-    prefix_ranks = Option("", "off", truth, "Print the number of its rank before each line of a rank.", flag=True)
+    prefix_ranks = Option("", "off", truth, "Print the number of its rank before each line of a rank.")
     standby = Option(
         "off|auto|N",
         "auto",
@@ -395,12 +383,10 @@ class Settings:
         "are then forked. [default: what the last attempt had imported]",
     )
     config = Option("FILE", "", path, "TOML file with these option names as keys.")
-    dry_run = Option("", "off", truth, "Print each option's value and its source, and start nothing.", flag=True)
+    dry_run = Option("", "off", truth, "Print each option's value and its source, and start nothing.")
     log_format = Option("text|json", "text", one_of("text", "json"), "Format of ftrun's own lines on stderr.")
-    quiet = Option(
-        "", "off", truth, "Print ftrun's own lines on stderr only for an error that prevents a start.", "q", flag=True
-    )
-    verbose = Option("", "off", truth, "Print every record as a line on stderr.", "v", flag=True)
+    quiet = Option("", "off", truth, "Print ftrun's own lines on stderr only for an error that prevents a start.", "q")
+    verbose = Option("", "off", truth, "Print every record as a line on stderr.", "v")
 
     def __init__(self, values: dict[str, Any], given: dict[str, Given], annotated: Annotations) -> None:
         self._values, self._given, self.annotated = values, given, annotated

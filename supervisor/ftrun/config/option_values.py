@@ -85,14 +85,14 @@ def _check_table(file: str) -> None:
     """ConfigError if the fault table of the site has any error.  The helpers that need the table read it again."""
     from ftrun.core.rules import fault_codes
 
-    content = _content("fault-table", file)
+    content = file_content("fault-table", file)
     try:
         fault_codes.parse(content.decode())
     except ValueError as error:
         raise ConfigError(f"--fault-table {file}: {error}") from None
 
 
-def _content(option: str, file: str) -> bytes:
+def file_content(option: str, file: str) -> bytes:
     """The content of a regular file of at most 1 MiB, which is read several times."""
     is_regular, content = _beginning(option, file)
     if not is_regular:
@@ -142,7 +142,7 @@ def read_file(file: str) -> tuple[dict[str, str], list[CommandPhase]]:
     """The keys of a TOML file as option texts, and its phases."""
     import tomllib
 
-    text = _content("config", file)
+    text = file_content("config", file)
     try:
         content = tomllib.loads(text.decode())
     except (ValueError, RecursionError) as error:

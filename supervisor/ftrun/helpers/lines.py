@@ -14,6 +14,8 @@ MAX_PROBLEMS: Final = 64  # distinct problems that one helper reports
 MAX_PROBLEM_LENGTH: Final = 1000  # characters of one problem
 LONGEST: Final = 86400.0  # s of one wait: poll(2) takes 24 days at most
 NO_REQUESTS: Final[Protocol[Any]] = Protocol("ask")  # of a helper that accepts no requests
+Body = Callable[[list[str], "ProtocolLines"], None]  # what a helper does, with its arguments
+Main = Callable[[list[str]], int]
 
 
 def write(line: bytes) -> None:
@@ -83,22 +85,30 @@ class ProtocolLines:
             return []
 
 
-def run(body: Callable[[ProtocolLines], None], events: Protocol[Any], requests: Protocol[Any] = NO_REQUESTS) -> int:
-    """Run `body`.  The exit code is 0 when it returns or PID 1 no longer reads, and 1 after an unexpected exception."""
-    signal.signal(signal.SIGINT, _ignore)
-    os.set_blocking(1, True)
-    lines = ProtocolLines(events, requests)
-    try:
-        body(lines)
-    except (BrokenPipeError, ConnectionResetError):
-        return 0
-    except Exception as error:
-        try:
-            lines.problem(f"unexpected error: {error!r}")
-        except OSError:
-            pass
-        return 1
-    return 0
+def helper(events: Protocol[Any], requests: Protocol[Any] = NO_REQUESTS) -> Callable[[Body], Main]:
+    """The decorated function as the `main` of a helper, which sends these events and accepts these requests.  The exit
+    code is 0 when it returns or PID 1 no longer reads, and 1 after an unexpected exception."""
+
+    def decorated(body: Body) -> Main:
+        def main(argv: list[str]) -> int:
+            signal.signal(signal.SIGINT, _ignore)
+            os.set_blocking(1, True)
+            lines = ProtocolLines(events, requests)
+            try:
+                body(argv, lines)
+            except (BrokenPipeError, ConnectionResetError):
+                return 0
+            except Exception as error:
+                try:
+                    lines.problem(f"unexpected error: {error!r}")
+                except OSError:
+                    pass
+                return 1
+            return 0
+
+        return main
+
+    return decorated
 
 
 def _ignore(*_: object) -> None:

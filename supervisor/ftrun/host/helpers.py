@@ -1,8 +1,8 @@
 """Runs helpers: programs of ftrun beside the command.  Each may block, die or be killed without harm to the job.
 
-A helper is one of the packages `ftrun.helpers.*`, in a process of its own.  It writes one JSON object per line to its
-stdout, and ends when its stdin is closed (two pipes, or a pair of sockets).  A helper that dies is started again, after
-a delay that grows each time.
+A helper is the `program` of one of the packages `ftrun.helpers.*`, in a process of its own.  It writes one JSON object
+per line to its stdout, and ends when its stdin is closed (two pipes, or a pair of sockets).  A helper that dies is
+started again, after a delay that grows each time.
 """
 
 import os
@@ -31,7 +31,7 @@ HelperLine = bytes | None  # a line of a helper's output; None: a helper that wa
 # Isolated from the user's PYTHONPATH and working directory: packages that are not installed are found next to ftrun.
 CODE: Final = """import sys
 sys.path[:0] = sys.argv[1].split("\\n")
-from ftrun.helpers.{name}.__main__ import main
+from ftrun.helpers.{name} import main
 sys.exit(main(sys.argv[2:]))"""
 
 
@@ -221,7 +221,8 @@ class Helpers:
         helper.due, helper.started_at, helper.last_output_at, helper.rest, helper.stops = None, now, now, b"", 0
         package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         hooks = os.path.dirname(os.path.abspath(sys.modules["ftrun_hooks"].__path__[0]))
-        command = [sys.executable, "-I", "-c", CODE.format(name=helper.name), f"{package}\n{hooks}", *helper.arguments]
+        code = CODE.format(name=f"{helper.name}.program")
+        command = [sys.executable, "-I", "-c", code, f"{package}\n{hooks}", *helper.arguments]
         try:
             helper.pid, *pipes = spawn.spawn_helper(command, self._log, helper.passed, helper.lasting, helper.paired)
         except OSError as error:

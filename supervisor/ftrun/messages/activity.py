@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 SamplerEvent = Begun | Sample | Problem
 SAMPLER_REQUESTS: Final[Protocol[SampledTree]] = Protocol("ask", SampledTree)
-SAMPLER_EVENTS: Final[Protocol[SamplerEvent]] = Protocol("event", Begun, Sample, Problem)
+SAMPLER_EVENTS: Final[Protocol[SamplerEvent]] = Protocol("event", SamplerEvent)
 
 
 SINCE: Final = "--since="  # the first argument of the helper: what was written since this monotonic time is new
@@ -62,4 +62,4 @@ class AllSent(NamedTuple):
 
 WatcherEvent = Ready | Saved | AllSent | Problem
 WATCHER_REQUESTS: Final[Protocol[GetRest]] = Protocol("ask", GetRest)
-WATCHER_EVENTS: Final[Protocol[WatcherEvent]] = Protocol("event", Ready, Saved, AllSent, Problem)
+WATCHER_EVENTS: Final[Protocol[WatcherEvent]] = Protocol("event", WatcherEvent)

@@ -110,9 +110,11 @@ class Codec:
 
 
 class Protocol(Generic[Value]):
-    """One direction between two processes: each line is an object whose field `tag` names the type of the message."""
+    """One direction between two processes: each line is an object whose field `tag` names the type of the message.
+    `messages`: these types, or the unions of them."""
 
-    def __init__(self, tag: str, *kinds: type[Value]) -> None:
+    def __init__(self, tag: str, *messages: Any) -> None:
+        kinds: list[type[Value]] = [kind for one in messages for kind in get_args(one) or (one,)]
         self._tag, self.kinds = tag, {_name(kind): kind for kind in kinds}
 
     def dump(self, message: Value) -> bytes:
@@ -217,4 +219,5 @@ def _mapping(check: Check) -> Check:
 
 
 EXACT: Final = Codec()  # strings are kept as they are
+TOLERANT: Final = Codec(tolerant=True)  # of files that another version may have written
 DECODABLE: Final = Codec(lambda text: text.encode("utf-8", "backslashreplace").decode())  # for every reader of JSON

@@ -111,5 +111,5 @@ class Reply(NamedTuple):
 
 ON_TIME: Final[Protocol[Overdue]] = Protocol("request", Overdue)
 EvidenceEvent = Reply | Looked | Problem
-EVENTS: Final[Protocol[EvidenceEvent]] = Protocol("event", Reply, Looked, Problem)
+EVENTS: Final[Protocol[EvidenceEvent]] = Protocol("event", EvidenceEvent)
 REQUESTS: Final[Protocol[EvidenceRequest | LookRequest]] = Protocol("request", EvidenceRequest, LookRequest)

@@ -33,4 +33,4 @@ class HooksFinished(NamedTuple):
 
 
 ExitHooksEvent = HooksFinished | Problem
-EVENTS: Final[Protocol[ExitHooksEvent]] = Protocol("event", HooksFinished, Problem)
+EVENTS: Final[Protocol[ExitHooksEvent]] = Protocol("event", ExitHooksEvent)

@@ -15,7 +15,7 @@ class Listening(NamedTuple):
 
 
 MetricsEvent = Listening | Problem
-METRICS_EVENTS: Final[Protocol[MetricsEvent]] = Protocol("event", Listening, Problem)
+METRICS_EVENTS: Final[Protocol[MetricsEvent]] = Protocol("event", MetricsEvent)
 
 
 class Destinations(NamedTuple):

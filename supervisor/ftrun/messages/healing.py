@@ -26,7 +26,7 @@ class Healed(NamedTuple):
 
 
 HealEvent = Healed | Problem
-HEAL_EVENTS: Final[Protocol[HealEvent]] = Protocol("event", Healed, Problem)
+HEAL_EVENTS: Final[Protocol[HealEvent]] = Protocol("event", HealEvent)
 
 
 class RankFault(NamedTuple):
@@ -57,4 +57,4 @@ class Contents(NamedTuple):
 
 
 ResetEvent = Ready | Contents | Problem
-RESET_EVENTS: Final[Protocol[ResetEvent]] = Protocol("event", Ready, Contents, Problem)
+RESET_EVENTS: Final[Protocol[ResetEvent]] = Protocol("event", ResetEvent)

@@ -138,9 +138,5 @@ MessengerEvent = (
     | LeaveConfirmed
     | Problem
 )
-REQUESTS: Final[Protocol[MessengerRequest]] = Protocol("ask", AttemptNumber, OperatorAnswer, ChangedReport, SeekImports)
-EVENTS: Final[Protocol[MessengerEvent]] = Protocol(
-    "event",
-    *(OperatorRequest, ChangedOrder, Contact, Tenure, RankZeroSilent, NodeRefused, GroupNote, LostMember, Straggler),
-    *(FoundImports, LeaveConfirmed, Problem),
-)
+REQUESTS: Final[Protocol[MessengerRequest]] = Protocol("ask", MessengerRequest)
+EVENTS: Final[Protocol[MessengerEvent]] = Protocol("event", MessengerEvent)

@@ -1,16 +1,16 @@
 """Messages of the control channel: one JSON object each way (docs/reference/control.md has them for other clients)."""
 
 import json
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.messages.codec import EXACT, Malformed, parse_object
+from ftrun.messages.codec import EXACT, TOLERANT, Malformed, parse_object
 from ftrun.messages.group_view import FileRequest
 
 SCHEMA: Final = 1
 SOCKET: Final = "ftctl.sock"
 RECORDS: Final = "records.sock"
-ORDERS: Final = ("restart", "stop", "pause", "resume")
+ControlVerb = Literal["restart", "stop", "pause", "resume", "ping", "read"]
 PING: Final = "ping"
 READ: Final = "read"
 LIMIT: Final = 4096  # bytes of a request
@@ -34,7 +34,7 @@ class ControlRequest(NamedTuple):
     when the requester gives up, of CLOCK_MONOTONIC; None: it waits without a limit.  `read`: with the verb READ."""
 
     id: str
-    verb: str
+    verb: ControlVerb
     by: str = ""
     lasting: float | None = None
     until: float | None = None
@@ -48,33 +48,27 @@ class ControlReply(NamedTuple):
 
 
 def dump_request(request: ControlRequest) -> bytes:
-    read = {} if request.read is None else {"read": request.read._asdict()}
-    return json.dumps({"schema": SCHEMA, **request._asdict(), **read}).encode("ascii")
+    return json.dumps({"schema": SCHEMA, **EXACT.plain(request)}).encode("ascii")
 
 
 def load_request(content: bytes) -> ControlRequest:
     """The request.  RequestRefused if it is not valid; nothing else is raised, whatever the bytes."""
-    found = _object(content)
-    id, verb, by, lasting, until = (found.get(name) for name in ("id", "verb", "by", "lasting", "until"))
+    found = {name: value for name, value in _object(content).items() if value is not None}
+    id = found.get("id")
     id = id if isinstance(id, str) and len(id) <= TEXT else ""
-    if type(found.get("schema")) is not int or found["schema"] != SCHEMA:
+    if found.get("schema") != SCHEMA:
         raise RequestRefused(f"schema {found.get('schema')!r} is not supported, only {SCHEMA}"[:TEXT], id)
-    if not isinstance(found.get("id"), str) or len(found["id"]) > TEXT:
-        raise RequestRefused(f"`id` is not a text of up to {TEXT} characters", id)
-    if verb not in (*ORDERS, PING, READ):
-        raise RequestRefused(f"no such verb: {verb!r}"[:TEXT], id)
-    if by is not None and not isinstance(by, str):
-        raise RequestRefused("`by` is not a text", id)
-    if lasting is not None and (type(lasting) not in (int, float) or not 0 < lasting <= LONGEST):
-        raise RequestRefused("`lasting` is not a number of seconds", id)
-    if until is not None and (type(until) not in (int, float) or not 0 <= until <= 1e12):
-        raise RequestRefused("`until` is not a time", id)
-    lasting, until = (None if time is None else float(time) for time in (lasting, until))
     try:
-        read = EXACT.value(FileRequest, found.get("read")) if verb == READ else None
+        request = TOLERANT.value(ControlRequest, found)
+        if len(request.id) > TEXT:
+            raise Malformed(f"`id`: more than {TEXT} characters")
+        if request.lasting is not None and not 0 < request.lasting <= LONGEST:
+            raise Malformed("`lasting`: not a number of seconds")
+        if (request.read is not None) != (request.verb == READ):
+            raise Malformed("`read`: it belongs to the verb `read`")
     except Malformed as why:
-        raise RequestRefused(f"`read`: {why}"[:TEXT], id) from None
-    return ControlRequest(id, str(verb), (by or "")[:TEXT], lasting, until, read)
+        raise RequestRefused(str(why), id) from None
+    return request._replace(by=request.by[:TEXT])
 
 
 def dump_reply(reply: ControlReply, **more: object) -> bytes:

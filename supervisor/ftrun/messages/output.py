@@ -35,8 +35,8 @@ class Broken(NamedTuple):
 
 OutputRequest = AttemptBegins | GetTail
 OutputEvent = LastLines | Broken | Problem
-OUTPUT_REQUESTS: Final[Protocol[OutputRequest]] = Protocol("ask", AttemptBegins, GetTail)
-OUTPUT_EVENTS: Final[Protocol[OutputEvent]] = Protocol("event", LastLines, Broken, Problem)
+OUTPUT_REQUESTS: Final[Protocol[OutputRequest]] = Protocol("ask", OutputRequest)
+OUTPUT_EVENTS: Final[Protocol[OutputEvent]] = Protocol("event", OutputEvent)
 
 
 class Write(NamedTuple):
@@ -64,4 +64,4 @@ class MirrorRefused(NamedTuple):
 
 
 MirrorEvent = MirrorDone | MirrorRefused | Problem
-MIRROR_EVENTS: Final[Protocol[MirrorEvent]] = Protocol("event", MirrorDone, MirrorRefused, Problem)
+MIRROR_EVENTS: Final[Protocol[MirrorEvent]] = Protocol("event", MirrorEvent)

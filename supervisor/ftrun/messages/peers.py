@@ -121,10 +121,6 @@ def dump(value: tuple[Any, ...]) -> bytes:
     return json.dumps(_CODEC.plain(value), ensure_ascii=False).encode("utf-8", "replace")
 
 
-def load_address(content: str) -> MemberAddress:
-    return _CODEC.load(MemberAddress, content)
-
-
 def load_hello(content: bytes, version: str) -> MemberHello:
     """The hello; if the schema or version differs, the other fields are not checked."""
     found = parse_object(content, LIMIT)

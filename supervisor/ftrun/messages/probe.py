@@ -138,7 +138,5 @@ class Cleared(NamedTuple):
 
 ProbeRequest = SampleNow | Free | Clear
 ProbeEvent = Ready | Absent | Present | Checked | Devices | FaultChanged | Freed | Cleared | Problem
-REQUESTS: Final[Protocol[ProbeRequest]] = Protocol("ask", SampleNow, Free, Clear)
-EVENTS: Final[Protocol[ProbeEvent]] = Protocol(
-    "event", Ready, Absent, Present, Checked, Devices, FaultChanged, Freed, Cleared, Problem
-)
+REQUESTS: Final[Protocol[ProbeRequest]] = Protocol("ask", ProbeRequest)
+EVENTS: Final[Protocol[ProbeEvent]] = Protocol("event", ProbeEvent)

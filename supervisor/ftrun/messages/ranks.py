@@ -48,5 +48,5 @@ class Finished(NamedTuple):
 
 FromRank = Hello | Retry | Barrier | Restored | Finished
 ToRank = BeginRound | ReleaseSnapshot | FenceRank  # as they are decided
-FROM_RANK = Protocol[FromRank]("type", Hello, Retry, Barrier, Restored, Finished)
-TO_RANK = Protocol[ToRank]("type", BeginRound, ReleaseSnapshot, FenceRank)
+FROM_RANK = Protocol[FromRank]("type", FromRank)
+TO_RANK = Protocol[ToRank]("type", ToRank)

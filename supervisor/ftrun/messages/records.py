@@ -15,6 +15,17 @@ def timestamp(nanoseconds: int, parts: tuple[int, ...]) -> str:
     return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanoseconds // 1_000_000 % 1000:03}Z"
 
 
+def seconds(time: object) -> float | None:
+    """Seconds since the epoch of such a time, or of another one of ISO-8601 with its zone; None for anything else."""
+    from datetime import datetime  # PID 1 reads no times
+
+    try:
+        found = datetime.fromisoformat(str(time))
+        return None if found.tzinfo is None else found.timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
 def line(time: str, mono: float, event: str, attempt: int, fields: Iterable[tuple[str, object]]) -> bytes:
     """One record; always one line of ASCII, whatever bytes a name has."""
     record = {"schema": SCHEMA, "time": time, "mono": round(mono, 6), "event": event, "attempt": attempt}

@@ -84,5 +84,5 @@ class Shared(NamedTuple):
 
 StoreRequest = Keep | KeepImports | StoreVerdict | GetVerdict
 StoreEvent = StoredHistory | StoredImports | VerdictStored | Shared | Problem
-REQUESTS: Final[Protocol[StoreRequest]] = Protocol("ask", Keep, KeepImports, StoreVerdict, GetVerdict)
-EVENTS: Final[Protocol[StoreEvent]] = Protocol("event", StoredHistory, StoredImports, VerdictStored, Shared, Problem)
+REQUESTS: Final[Protocol[StoreRequest]] = Protocol("ask", StoreRequest)
+EVENTS: Final[Protocol[StoreEvent]] = Protocol("event", StoreEvent)

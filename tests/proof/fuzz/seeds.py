@@ -210,7 +210,7 @@ def _run_dir() -> list[bytes | str]:
                 made.record(event, reason="hang", rule="step", rank=0, age=5.0, limit=4.0, step=7, verdict="hang-limit")
             made.samples([(5.0, 1, 2), (1.0, 3, 4)])
             made.write()
-            device = {"id": "0", "name": "n", "util": 5, "memory_used": 1, "memory_total": 2, "power": 3}
+            device = {"vendor": "", "index": 0, "id": "0", "name": "n", "util": 5, "memory_used": 1, "power": 3}
             (made.folder / "devices.json").write_text(json.dumps({"mono": time.monotonic(), "devices": [device]}))
             names = ("events.jsonl", "state.json", "steps.jsonl", "devices.json")
             return [b"\0".join((made.folder / name).read_bytes() for name in names), b"\0\0\0"]

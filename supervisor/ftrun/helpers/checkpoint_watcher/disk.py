@@ -12,17 +12,6 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 
-# File systems that only this machine changes, so that inotify reports everything (linux/magic.h, and the list of local
-# ones in coreutils' `stat.c`).  Any other, also an unknown one, is listed from time to time as well.
-LOCAL: Final = frozenset(
-    (
-        *(0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x2FC12FC1, 0xCA451A4E),  # ext4, xfs, btrfs, f2fs, zfs, bcachefs
-        *(0x01021994, 0x858458F6, 0x958458F6, 0x794C7630),  # tmpfs, ramfs, hugetlbfs, overlayfs: a container's root
-        *(0x3153464A, 0x52654973, 0x4D44, 0x2011BAB0, 0x5346544E),  # jfs, reiserfs, vfat, exfat, ntfs
-        *(0x73717368, 0xE0F5E1E2, 0x9660),  # squashfs, erofs, iso9660
-        *(0x9FA0, 0x62656572, 0x1CD1, 0x63677270),  # proc, sysfs, devpts, cgroup2: above or below a mounted folder
-    )
-)
 GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # there is no such entry
 WALK: Final = 10_000  # entries of a folder that are read
 
@@ -72,14 +61,6 @@ def stat(path: str, follow: bool = True, fresh: bool = False) -> FileStat:
             return FileStat(os.makedev(major, minor), ino, mode, size, seconds * 10**9 + nanoseconds)
     found = os.stat(path, follow_symlinks=follow)
     return FileStat(found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns)
-
-
-def local(path: str) -> bool:
-    """Whether inotify reports every change there; False where that is unknown."""
-    buffer = ctypes.create_string_buffer(256)  # struct statfs: f_type is the first word (statfs(2))
-    if _libc.statfs(os.fsencode(path), buffer):
-        return False
-    return ctypes.c_ulong.from_buffer(buffer).value & 0xFFFFFFFF in LOCAL
 
 
 def look(path: str, fresh: bool = False, walk: bool = True) -> FileLook | None:

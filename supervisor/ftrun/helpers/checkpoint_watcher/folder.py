@@ -36,7 +36,7 @@ class WatchedFolder:
         self.unresolved: dict[str, Origin] = {}
         self.unread = False  # it could not be listed: its content is not progress when it can be listed again
         self.identity = (-1, -1)  # device and inode
-        self.local = True
+        self.local = True  # only this machine changes it, so that inotify reports everything
         self.wd = -1
         self.marks: dict[int, int] = {}  # hash of the name of each known match: its mark
         self.listed = 0  # number of marks from the last listing

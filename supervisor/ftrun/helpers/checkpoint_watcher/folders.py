@@ -17,7 +17,7 @@ from ftrun.helpers.checkpoint_watcher.disk import FileLook
 from ftrun.helpers.checkpoint_watcher.folder import MARKS, Match, Origin, WatchedFolder
 from ftrun.helpers.checkpoint_watcher.globs import Globs
 from ftrun.helpers.checkpoint_watcher.matches import FileEvent, Matches, fits
-from ftrun.host import inotify
+from ftrun.host import inotify, mounts
 from ftrun.host.inotify import Inotify
 
 FOLDERS: Final = 16_384  # folders that are followed
@@ -191,7 +191,10 @@ class Folders:
         identity, wd = (found.dev, found.ino), folder.wd
         folder.mtime_ns = found.mtime_ns
         if identity[0] != folder.identity[0]:
-            folder.local = disk.local(folder.full_path)
+            if folder.parent is not None and folder.parent.identity[0] == identity[0]:
+                folder.local = folder.parent.local
+            else:
+                folder.local = mounts.network_kind(folder.full_path) is None
         self._watch(folder)
         if identity != folder.identity or folder.wd not in (wd, -1):
             folder.identity, folder.again = identity, True

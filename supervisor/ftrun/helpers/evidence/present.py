@@ -1,9 +1,8 @@
 """The present Python stacks of all processes of a job, none of which is stopped: for `ftctl stacks`, and as a program
-for the messenger, which answers other members of the group: `python -m ftrun.helpers.evidence.present RUN_DIR [RANK]`.
+for the messenger, which answers other members of the group: `present RUN_DIR [RANK]`.
 """
 
 import os
-import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -196,7 +195,3 @@ def main(argv: Sequence[str]) -> int:
     for line in lines(found, bool(rank)):
         print(printable(line))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

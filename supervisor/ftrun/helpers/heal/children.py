@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from ftrun.core.text import sentences
 from ftrun.helpers.lines import ProtocolLines
 from ftrun.host import signals, spawn
 
@@ -79,7 +80,4 @@ def why(code: int) -> str | None:
     """A description of the failure for a person; None if the program succeeded."""
     if code >= 0:
         return f"it ended with {code}" if code else None
-    try:
-        return f"it was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"it was ended by signal {-code}"  # a real-time one
+    return f"it was ended by {sentences.signal(-code)}"

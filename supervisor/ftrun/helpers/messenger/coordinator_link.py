@@ -16,6 +16,7 @@ from typing import Final
 import zmq
 
 from ftrun import __version__
+from ftrun.config.option_table import ConfigError
 from ftrun.core.group import coordinator, membership
 from ftrun.core.group.lease import Place
 from ftrun.core.group.messages import MOST_LIVES, Life, MemberReport, Pulse, Starter
@@ -26,7 +27,7 @@ from ftrun.helpers.messenger.connections import HANDSHAKE, MemberConnections, is
 from ftrun.helpers.messenger.death_watch import DeathWatch
 from ftrun.helpers.messenger.group_view import CoordinatorSide
 from ftrun.helpers.messenger.steps import read_pulse
-from ftrun.helpers.messenger.transport import LATE, RESUMED, RETRY, Unusable, secure, server, split
+from ftrun.helpers.messenger.transport import LATE, RESUMED, RETRY, secure, server, split
 from ftrun.messages import group_view, peers
 from ftrun.messages import messenger as messages
 from ftrun.messages.codec import Malformed
@@ -256,7 +257,7 @@ class CoordinatorLink:
             secure(self._socket, self._address, True)
             self._socket.bind(address)
             self._bound, self._unbound = True, ""
-        except Unusable as error:
+        except ConfigError as error:
             self._lines.problem(f"no node can join: {error}")
         except zmq.ZMQError as error:
             taken = ": another process listens there, perhaps a second ftrun of member 0"

@@ -103,9 +103,10 @@ class OwnMember:
     def row(self, now: float) -> MemberRow | None:
         """The row of this member; None as long as there is nothing to show."""
         try:
-            from ftrun.records.present.group import read_row  # once the command runs: it takes time and memory
+            from ftrun.records.present.group import own_row  # once the command runs: it takes time and memory
+            from ftrun.records.present.run_snapshot import read_snapshot
 
-            return read_row(os.getcwd(), self._address.rank, self._address.node, now)
+            return own_row(read_snapshot(os.getcwd(), now), self._address.rank, self._address.node, now)
         except Exception as error:
             self._lines.problem(f"the view of the group lacks this member: {error!r}")
             return None

@@ -17,7 +17,6 @@ import errno
 import json
 import os
 import select
-import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -165,7 +164,3 @@ def main(argv: Sequence[str]) -> int:
             except (OSError, ValueError) as error:
                 failed = True
                 say({"failed": str(error)})
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -18,6 +18,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger.transport import digest
 from ftrun.host import mounts, spawn
+from ftrun.host.helpers import CODE
 from ftrun.messages import peers
 from ftrun.messages.codec import Malformed
 
@@ -27,10 +28,6 @@ LONGEST: Final = 5.0  # s
 MOST: Final = 32  # witnesses, and pairs of places; a place has to fit into a pipe
 SINCE: Final = 5.0  # s that an answer of the clerk may have been under way
 AGAIN: Final = 1.0  # s until a failed attempt is repeated
-CODE: Final = """import sys
-sys.path[:0] = sys.argv[1].split("\\n")
-from ftrun.helpers.messenger.lease_clerk import main
-sys.exit(main(sys.argv[2:]))"""
 
 
 class LeaseChange(NamedTuple):
@@ -61,7 +58,7 @@ class LeaseKeeper:
         self._folder = f"{address.folder}/lease-{name}"
         look = min(max(LOOK, address.size / LOOKS_PER_SECOND), LONGEST)
         args = "\n".join(sys.path[:2]), self._folder, str(address.rank), str(look)
-        self._words = [sys.executable, "-I", "-c", CODE, *args]
+        self._words = [sys.executable, "-I", "-c", CODE.format(name="messenger.lease_clerk"), *args]
         self._unsure = 0, math.inf  # a place that may be taken, since its clerk died meanwhile, and since when
         self._start_at = math.inf  # when a clerk that has died is started again
         self._start()

@@ -13,6 +13,8 @@ from typing import Final
 import zmq
 
 from ftrun import __version__
+from ftrun.config.group_config import read_secret
+from ftrun.config.option_table import ConfigError
 from ftrun.core.group.messages import GroupOrder, MemberReport
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import ProtocolLines
@@ -22,16 +24,7 @@ from ftrun.helpers.messenger.group_view import MemberSide
 from ftrun.helpers.messenger.handshakes import ENDED, FAILED, Handshakes
 from ftrun.helpers.messenger.known_lives import KnownLives
 from ftrun.helpers.messenger.steps import read_pulse
-from ftrun.helpers.messenger.transport import (
-    LATE,
-    RESUMED,
-    RETRY,
-    Unusable,
-    load_secret,
-    monitor_events,
-    secure,
-    server,
-)
+from ftrun.helpers.messenger.transport import LATE, RESUMED, RETRY, monitor_events, secure, server
 from ftrun.messages import group_view, peers
 from ftrun.messages import messenger as messages
 from ftrun.messages.codec import Malformed
@@ -177,8 +170,8 @@ class MemberLink:
             self._secret = secure(self._socket, self._address, False)
             self._socket.connect(url)
             self._url = url
-        except (Unusable, zmq.ZMQError) as error:
-            why = error if isinstance(error, Unusable) else f"{self._address.endpoint}: {error.strerror}"
+        except (ConfigError, zmq.ZMQError) as error:
+            why = error if isinstance(error, ConfigError) else f"{self._address.endpoint}: {error.strerror}"
             self._lines.problem(f"this node cannot join the group: {why}")
             self._next = now + RETRY
 
@@ -228,8 +221,8 @@ class MemberLink:
     def _secret_changed(self) -> bool:
         """Whether the secret file has changed since the connection was made, as when a platform replaces it."""
         try:
-            return self._address.secret is not None and load_secret(self._address.secret) != self._secret
-        except Unusable:
+            return self._address.secret is not None and read_secret(self._address.secret) != self._secret
+        except ConfigError:
             return False
 
     def _send(self, report: MemberReport, now: float) -> None:

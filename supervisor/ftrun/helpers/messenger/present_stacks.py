@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from ftrun.host.helpers import CODE
 from ftrun.messages import group_view as messages
 from ftrun.messages.group_view import FilePart, FileRequest
 
@@ -19,11 +20,9 @@ LONGEST: Final = 60.0  # s
 POLL: Final = 0.1  # s
 WAITING: Final = 8  # requests that wait for one program
 # The messenger limits its own memory; the program, which reads the symbols of large libraries, has the usual limit.
-CODE: Final = """import resource, sys
+UNLIMITED: Final = """import resource
 resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)
-sys.path[:0] = sys.argv[1].split("\\n")
-from ftrun.helpers.evidence.present import main
-sys.exit(main(sys.argv[2:]))"""
+"""
 
 SendPart = Callable[[FilePart], None]
 
@@ -78,7 +77,8 @@ class PresentStacks:
     def _start(self, request: FileRequest, answer: SendPart, now: float) -> bool:
         self._rank = request.rank
         words = [".", *([] if request.rank is None else [str(request.rank)])]
-        command = [sys.executable, "-I", "-c", CODE, "\n".join(sys.path[:2]), *words]
+        code = UNLIMITED + CODE.format(name="evidence.present")
+        command = [sys.executable, "-I", "-c", code, "\n".join(sys.path[:2]), *words]
         output = os.memfd_create("stacks", os.MFD_CLOEXEC)
         try:
             self._process = subprocess.Popen(

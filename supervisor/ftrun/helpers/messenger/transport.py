@@ -25,10 +25,6 @@ RESUMED: Final = 5.0  # s in which the members of a job are resumed that was sus
 LATE: Final = 1.0  # s; if a messenger wakes up later than planned by this much, it was stopped, so timeouts start again
 
 
-class Unusable(ValueError):
-    """The address or the secret cannot be used; the text is one line with the reason."""
-
-
 def split(endpoint: str) -> tuple[str, str]:
     """Host and port; an address of IPv6 without its brackets."""
     host, _, port = endpoint.rpartition(":")
@@ -36,27 +32,28 @@ def split(endpoint: str) -> tuple[str, str]:
 
 
 def server(address: peers.MemberAddress, bind: bool) -> str:
-    """The address of rank 0 for zmq; `Unusable` if the endpoint is invalid or unsafe."""
+    """The address of rank 0 for zmq; ConfigError if the endpoint is invalid or unsafe."""
     host, port = split(address.endpoint)
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise Unusable(f"the endpoint of the group is not HOST:PORT: {address.endpoint}")
+        raise ConfigError(f"the endpoint of the group is not HOST:PORT: {address.endpoint}")
     host = "127.0.0.1" if host == "localhost" else host
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = False
     if address.secret is None and not loopback:
-        raise Unusable(f"a group without a secret needs a loopback endpoint: {address.endpoint}")
+        raise ConfigError(f"a group without a secret needs a loopback endpoint: {address.endpoint}")
     if bind and not loopback:
         return f"tcp://*:{port}"
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
 def secure(socket: zmq.Socket[bytes], address: peers.MemberAddress, bind: bool) -> bytes | None:
-    """Restrict the socket to peers with the secret, which is returned.  Without one the group stays on this machine."""
+    """Restrict the socket to peers with the secret, which is returned.  Without one the group stays on this machine.
+    ConfigError if the file of the secret, which may have changed since the start, is not valid."""
     if address.secret is None:
         return None
-    secret = load_secret(address.secret)
+    secret = read_secret(address.secret)
     server_secret, server_public = _keys(secret, "server")
     if bind:
         socket.curve_secretkey, socket.curve_publickey, socket.curve_server = server_secret, server_public, True
@@ -64,14 +61,6 @@ def secure(socket: zmq.Socket[bytes], address: peers.MemberAddress, bind: bool) 
         socket.curve_secretkey, socket.curve_publickey = _keys(secret, "client")
         socket.curve_serverkey = server_public
     return secret
-
-
-def load_secret(path: str) -> bytes:
-    """The secret, validated as on the command line; the file may have changed since."""
-    try:
-        return read_secret(path)
-    except ConfigError as error:
-        raise Unusable(str(error)) from None
 
 
 def _keys(secret: bytes, role: str) -> tuple[bytes, bytes]:

@@ -6,13 +6,13 @@ docs/metrics.md shows this table.  Names and units are by https://prometheus.io/
 import math
 import re
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Final, Literal
 
 from ftrun.core.machine import values
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import RUNGS
 from ftrun.core.text import states
+from ftrun.messages import records
 from ftrun.records.present.snapshot import Snapshot
 
 RANKS: Final = 64  # with more ranks on this node there are no series for single ranks
@@ -144,7 +144,7 @@ def _job(found: Snapshot) -> Iterable[OptionalReading]:
     yield "ftrun_up", (), found.alive
     for phase in dict.fromkeys((*PHASES, found.phase)):
         yield "ftrun_phase", (phase,), phase == found.phase
-    yield "ftrun_start_time_seconds", (), _unix(found.began)
+    yield "ftrun_start_time_seconds", (), records.seconds(found.began)
     yield "ftrun_waiting_seconds", (), (found.since or 0.0) if found.alive and found.phase in WAITS else 0.0
     yield "ftrun_lost_members", (), found.lost_members
     yield "ftrun_attempt", (), found.attempt
@@ -174,14 +174,7 @@ def _job(found: Snapshot) -> Iterable[OptionalReading]:
     if found.verdict is not None:
         code = "" if found.exit_code is None else str(found.exit_code)
         yield "ftrun_verdict_info", (found.verdict, code), 1
-        yield "ftrun_end_time_seconds", (found.verdict, code), _unix(found.ended)
-
-
-def _unix(time: str | None) -> float | None:
-    try:
-        return None if time is None else datetime.fromisoformat(time).timestamp()
-    except ValueError:
-        return None
+        yield "ftrun_end_time_seconds", (found.verdict, code), records.seconds(found.ended)
 
 
 def _source(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -33,14 +33,14 @@ class Exporter(Collector):
         self._read_at = 0.0
 
     def collect(self) -> Iterator[Metric]:
-        return families(self._current(), {})
+        return Readings(self._current(), {}).collect()
 
     def write(self, path: str, ended: bool) -> None:
         """Write a file for the textfile collector of node_exporter, with a label `run`, since that merges all files.
         `ended`: ftrun is about to exit, for which this waits, a second at most.  OSError."""
         path = os.path.abspath(path)
         folder, name = os.path.split(path)
-        content = generate_latest(_registry(self._current(0.0, ended), {"run": name.removesuffix(".prom")}))
+        content = generate_latest(Readings(self._current(0.0, ended), {"run": name.removesuffix(".prom")}))
         safe_files.replace(path, content, 0o644, fresh=f"{folder}/.{name}.new", durable=False)
 
     def _current(self, max_age: float = MAX_AGE, ended: bool = False) -> list[MetricReading]:
@@ -68,29 +68,21 @@ def _snapshot(run_dir: str) -> Snapshot:
         return EMPTY
 
 
-class _Collector(Collector):
+class Readings(Collector):
+    """These readings, in the order of the catalogue, each with these labels too; metrics without readings are
+    omitted."""
+
     def __init__(self, found: Iterable[MetricReading], labels: Mapping[str, str]) -> None:
         self._readings, self._labels = found, labels
 
     def collect(self) -> Iterator[Metric]:
-        return families(self._readings, self._labels)
-
-
-def _registry(found: Iterable[MetricReading], labels: Mapping[str, str] = {}) -> CollectorRegistry:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(found, labels))
-    return registry
-
-
-def families(found: Iterable[MetricReading], labels: Mapping[str, str]) -> Iterator[Metric]:
-    """The metrics in the order of the catalogue, each with these labels too; those without readings are omitted."""
-    by_name: dict[str, list[MetricReading]] = {}
-    for reading in found:
-        by_name.setdefault(reading.name, []).append(reading)
-    for metric in catalogue.METRICS:
-        if metric.name in by_name:
-            family = Metric(metric.name.removesuffix("_total").removesuffix("_info"), metric.help, metric.kind)
-            for reading in by_name[metric.name]:
-                own = dict(zip(metric.labels, reading.labels, strict=True))
-                family.add_sample(metric.name, {**own, **labels}, reading.value)
-            yield family
+        by_name: dict[str, list[MetricReading]] = {}
+        for reading in self._readings:
+            by_name.setdefault(reading.name, []).append(reading)
+        for metric in catalogue.METRICS:
+            if metric.name in by_name:
+                family = Metric(metric.name.removesuffix("_total").removesuffix("_info"), metric.help, metric.kind)
+                for reading in by_name[metric.name]:
+                    own = dict(zip(metric.labels, reading.labels, strict=True))
+                    family.add_sample(metric.name, {**own, **self._labels}, reading.value)
+                yield family

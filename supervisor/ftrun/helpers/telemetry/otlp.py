@@ -9,7 +9,6 @@ TRACEPARENT is set, the run is a part of that trace.  The SDK exports in threads
 import os
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -27,6 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from ftrun import __version__
 from ftrun.core.text import sentences
 from ftrun.helpers.telemetry.journal import INFO, LEFT_OUT, PRIORITIES
+from ftrun.messages import records
 from ftrun.messages.exports import Exports
 from ftrun.records.files import beatfile, state
 from ftrun.records.files.record_files import Record, own_fields
@@ -207,7 +207,5 @@ def _failed(span: Span, why: str) -> None:
 
 def _time(found: Record) -> int:
     """The time of a record, in ns since the epoch."""
-    try:
-        return int(datetime.fromisoformat(str(found.get("time"))).timestamp() * 1e6) * 1000
-    except ValueError:
-        return time.time_ns()
+    at = records.seconds(found.get("time"))
+    return time.time_ns() if at is None else int(at * 1e6) * 1000

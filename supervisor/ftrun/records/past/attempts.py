@@ -3,12 +3,12 @@
 import re
 from collections.abc import Mapping
 from copy import copy
-from datetime import datetime
 from typing import Any, Final, Self
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.exit_codes import STOPPED
 from ftrun.core.rules.hang_rules import RULES, Silent
+from ftrun.messages import records
 from ftrun.records.files import recent_events
 from ftrun.records.files.record_files import Record
 from ftrun.records.files.state import integer, number, string
@@ -187,9 +187,8 @@ class AttemptHistory:
     def _advance_clock(self, record: Record, event: str, mono: float) -> bool:
         """Whether the record has a time; `_at` is that time then."""
         if self._offset is None or event == "started" or mono < self._mono - 1:
-            try:
-                wall = datetime.fromisoformat(string(record.get("time")) or "").timestamp()
-            except (ValueError, OverflowError):
+            wall = records.seconds(record.get("time"))
+            if wall is None:
                 return False
             if event == "started" and self.open:  # the ftrun before was killed
                 self._update(again=True)

@@ -14,7 +14,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
 from ftrun.core.text.durations import seconds
 from ftrun.host import procfs
-from ftrun.messages.codec import EXACT, Malformed, parse_object
+from ftrun.messages.codec import EXACT, TOLERANT, Malformed, parse_object
 from ftrun.records.files import state
 from ftrun.records.past import history
 from ftrun.records.past.history import History
@@ -138,10 +138,8 @@ def dump(life: RunLife) -> bytes:
 def load(content: bytes) -> RunLife | None:
     """The life in this file; None for a file of another version, or that no ftrun has written."""
     try:
-        found = parse_object(content, LIMIT)
-        known = {name: found[name] for name in RunLife._fields if name in found}
-        life = EXACT.value(RunLife, known)
-    except (Malformed, TypeError):
+        life = TOLERANT.value(RunLife, parse_object(content, LIMIT))
+    except Malformed:
         return None
     return life if life.schema == SCHEMA else None
 

@@ -19,20 +19,14 @@ from ftrun.messages.group_view import PACES, TEXT, GroupView, MemberRow, RankPac
 from ftrun.records.files import reports
 from ftrun.records.files.recent_events import Incident, incident_elsewhere
 from ftrun.records.present import own_ranks, summary
-from ftrun.records.present.run_snapshot import read_snapshot
 from ftrun.records.present.snapshot import JobNow, Snapshot
 
 STEP: Final = 1 << 53  # the largest step that is passed on
 DEVICE: Final = 64  # characters of the id of a device
 
 
-def read_row(run_dir: str, rank: int, node: str, now: float) -> MemberRow:
-    """The row of this member as of `now`, by CLOCK_MONOTONIC. NoRunDir is the only error."""
-    return own_row(read_snapshot(run_dir, now), rank, node, now)
-
-
 def own_row(shown: Snapshot, rank: int, node: str, now: float) -> MemberRow:
-    """The row of this member.  Pure, except that it looks for the report."""
+    """The row of this member as of `now`, by CLOCK_MONOTONIC.  Pure, except that it looks for the report."""
     active = [one for one in shown.ranks if one.state not in own_ranks.ENDED]
     silent = [one.alive if one.alive is not None else one.age for one in active]
     known = [age for age in silent if age is not None]

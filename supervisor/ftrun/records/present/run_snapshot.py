@@ -2,9 +2,7 @@
 torn or missing.
 """
 
-import json
 import time
-from datetime import datetime
 from itertools import repeat
 from typing import Any
 
@@ -15,6 +13,8 @@ from ftrun.core.text import durations, heartbeats, sentences, states
 from ftrun.core.text.sentences import several
 from ftrun.host import procfs
 from ftrun.messages import records
+from ftrun.messages.codec import TOLERANT, Malformed
+from ftrun.messages.probe import Devices
 from ftrun.messages.run_state import AttemptStatus, JobStatus, RoundStatus, RunFacts, RunState
 from ftrun.records.files import beatfile, liveness, recent_events, record_files, rundir, state, steps
 from ftrun.records.files.beatfile import BeatFileContent
@@ -244,24 +244,17 @@ def _wall(ago: float) -> str:
 
 def _age(moment: str | None) -> float | None:
     """The age of a time by the wall clock, which counts on when ftrun is gone, and outlives a boot."""
-    try:
-        return None if moment is None else max(0.0, time.time() - datetime.fromisoformat(moment).timestamp())
-    except ValueError:
-        return None
+    at = records.seconds(moment)
+    return None if at is None else max(0.0, time.time() - at)
 
 
 def _devices(run_dir: str, now: float) -> tuple[DeviceNow, ...]:
     try:
-        found = json.loads(procfs.read(f"{run_dir}/devices.json", state.LIMIT) or b"{}")
-        age = max(0.0, now - (state.number(found.get("mono")) or now))
-        return tuple(_device(one)._replace(age=age) for one in found.get("devices", ()))
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        found = TOLERANT.load(Devices, procfs.read(f"{run_dir}/devices.json", state.LIMIT) or b"")
+    except Malformed:
         return ()
-
-
-def _device(one: dict[str, Any]) -> DeviceNow:
-    used, total = (state.integer(one.get(name)) for name in ("memory_used", "memory_total"))
-    util, power = (state.number(one.get(name)) for name in ("util", "power"))
-    health, recovery = (state.string(one.get(name)) for name in ("health", "recovery"))
-    found = DeviceNow(str(one["id"]), state.string(one.get("name")) or "", util, used, total, power)
-    return found._replace(index=state.integer(one.get("index")), health=health, recovery=recovery)
+    age = max(0.0, now - found.mono)
+    return tuple(
+        DeviceNow(d.id, d.name, d.util, d.memory_used, d.memory_total, d.power, age, d.index, d.health, d.recovery)
+        for d in found.devices
+    )

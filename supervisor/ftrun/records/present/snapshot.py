@@ -59,6 +59,11 @@ class RankNow(NamedTuple):
     memory: int | None = None  # bytes of memory in which its process is resident; as `cpu`
 
     @property
+    def used(self) -> float:
+        """The part of its limit that it has used up."""
+        return 0.0 if self.age is None or not self.limit else self.age / self.limit
+
+    @property
     def called(self) -> str:
         """`rank 5`; `rank 5 (local rank 1)` where ftrun started it and the two numbers differ, as in a group."""
         text = sentences.rank(self.rank)

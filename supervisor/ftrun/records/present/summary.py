@@ -13,6 +13,8 @@ from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
+from ftrun.messages import records
+from ftrun.messages.codec import DECODABLE
 from ftrun.records.files.recent_events import REASONS
 from ftrun.records.present.advice import hung_nowhere, no_step, quiet, what_to_do
 from ftrun.records.present.snapshot import DeviceNow, RankNow, Snapshot
@@ -36,7 +38,7 @@ SummaryLine = tuple[str, str]  # name, text
 
 def document(shown: Snapshot) -> dict[str, Any]:
     """The output of `--json`: the fields of `Snapshot`, nested tuples as objects, and what a person can do."""
-    return {"schema": SCHEMA, **plain(shown), "do": what_to_do(shown) or None}
+    return {"schema": SCHEMA, **DECODABLE.plain(shown), "do": what_to_do(shown) or None}
 
 
 def title(shown: Snapshot, width: int = 80) -> list[str]:
@@ -373,19 +375,7 @@ def ago(time: str | None) -> str:
 
 def age(time: str | None) -> str:
     """`41s ago`, `3 days ago`; empty where the time is unknown."""
-    try:
-        passed = (datetime.now(UTC) - datetime.fromisoformat(time or "")).total_seconds()
-    except (ValueError, TypeError):
+    if (at := records.seconds(time)) is None:
         return ""
+    passed = datetime.now(UTC).timestamp() - at
     return f"{f'{passed / DAY:.0f} days' if passed > 2 * DAY else seconds(max(0.0, passed))} ago"
-
-
-def plain(value: Any) -> Any:
-    """NamedTuples as objects; undecodable bytes in names become text that every JSON parser accepts."""
-    if hasattr(value, "_asdict"):
-        return {name: plain(inner) for name, inner in value._asdict().items()}
-    if isinstance(value, dict):
-        return {str(name): plain(inner) for name, inner in value.items()}
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -1,5 +1,4 @@
-"""Reports the state of the accelerators: `python -m ftrun.helpers.probe KIND PERIOD [TABLE [FILE [KNOWN]]]`, started by
-PID 1.
+"""Reports the state of the accelerators: `probe KIND PERIOD [TABLE [FILE [KNOWN]]]`, started by PID 1.
 
 KIND is auto or a vendor's name; PERIOD is in seconds; TABLE is a site's file of fault codes, whose entries replace the
 built-in ones (core/rules/fault_codes.py), or empty; FILE receives the last `Devices` message for other readers; KNOWN
@@ -14,16 +13,14 @@ driver does not answer.
 
 import math
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from typing import Final
 
 from ftrun.accelerators.table import BY_NAME
 from ftrun.core.rules.fault_codes import FaultTable, look_up
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.probe import device as states
 from ftrun.helpers.probe.device import DeviceFault, Unavailable, Vendor, load_table
 from ftrun.host import safe_files
@@ -38,11 +35,8 @@ TURN: Final = 0.2
 CLEARING: Final = 0.5  # s between samples while a fault is expected to end
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), messages.EVENTS, messages.REQUESTS)
-
-
-def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
+@helper(messages.EVENTS, messages.REQUESTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     kind, period, table, file, reported = (*argv, *[""] * 5)[:5]
     known = EXACT.load(messages.KnownDevices, reported).devices if reported else ()
     vendors: dict[str, Vendor] = {}
@@ -199,7 +193,3 @@ class Probe:
 
 def _is_alive(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

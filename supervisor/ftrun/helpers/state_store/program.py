@@ -1,4 +1,4 @@
-"""Stores what outlives the pod: `python -m ftrun.helpers.state_store FOLDER [RUN_DIR GIVEN]`, started by PID 1.
+"""Stores what outlives the pod: `state_store FOLDER [RUN_DIR GIVEN]`, started by PID 1.
 
 The folder may be shared by several state stores, and may be on a network disk.  The messages are in
 messages/state_store.py: `StoredImports`, if there are any, and a `StoredHistory` at the start, and one in reply to each
@@ -11,14 +11,12 @@ that the user knows.
 """
 
 import os
-import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ftrun.core.rules.fault_history import Occurrence, Schedule
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.shared_folder import Folder, ForeignContent
 from ftrun.helpers.state_store import contents
 from ftrun.helpers.state_store.contents import HistoryFile
@@ -37,11 +35,8 @@ IMPORTS: Final = "imports.json"
 IMPORTS_LIMIT: Final = 32768  # bytes
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), messages.EVENTS, messages.REQUESTS)
-
-
-def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
+@helper(messages.EVENTS, messages.REQUESTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     os.umask(0o022)  # the outer scheduler reads the verdict, perhaps as another user (Slurm's epilog)
     state_store = StateStore(os.path.abspath(argv[0]), lines)
     life: Life | None = None
@@ -84,8 +79,7 @@ class StateStore:
 
     def keep(self, faults: Sequence[Occurrence], schedule: Schedule | None) -> messages.StoredHistory:
         """Add these entries.  Returns the resulting history."""
-        schedules = [] if schedule is None else [schedule._asdict()]
-        self._unsaved = contents.merge(self._unsaved, map(EXACT.plain, faults), schedules)
+        self._unsaved = contents.merge(self._unsaved, faults, () if schedule is None else (schedule,))
         try:
             with self.folder.locked(LOCK):
                 before = self._read_history()
@@ -110,7 +104,7 @@ class StateStore:
                 self._history, dropped = contents.parse(content)
                 self._lines.report_dropped(f"{self.folder.path}/{HISTORY}", dropped)
             return content
-        except (ForeignContent, RecursionError) as reason:
+        except ForeignContent as reason:
             self.folder.set_aside(HISTORY, reason)
             return None
 
@@ -169,7 +163,3 @@ class StateStore:
 
     def _write_failed(self, name: str, error: OSError) -> None:
         self._lines.problem(f"{self.folder.path}/{name} cannot be written ({error.strerror}); {messages.NOT_KEPT}")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

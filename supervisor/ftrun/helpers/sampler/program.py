@@ -6,25 +6,20 @@ PID 1 because reading `/proc/<pid>/io` waits for a lock that a process blocked i
 """
 
 import os
-import sys
 import time
-from collections.abc import Container, Sequence
-from functools import partial
+from collections.abc import Container
 
 from ftrun.helpers.evidence.job_processes import carries, tree
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.sampler.counters import Count, Process, activity, counts
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
 from ftrun.messages.activity import SAMPLER_EVENTS, SAMPLER_REQUESTS, Begun, Sample, SampledTree
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, float(argv[0])), SAMPLER_EVENTS, SAMPLER_REQUESTS)
-
-
-def _run(period: float, lines: ProtocolLines) -> None:
-    sampled = SampledTree(0, ())
+@helper(SAMPLER_EVENTS, SAMPLER_REQUESTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
+    period, sampled = float(argv[0]), SampledTree(0, ())
     before: dict[Process, Count] = {}
     since = due = time.monotonic()
     while True:
@@ -51,7 +46,3 @@ def processes(sampled: SampledTree, before: Container[Process]) -> list[Stat]:
     (root, spared), everyone = sampled, procfs.all_processes()
     zombies = [process for process in everyone if process.ended and (process.pid, process.start) in before]
     return tree(everyone, root, frozenset(spared) | {os.getpid()}, carries(root)) + zombies
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

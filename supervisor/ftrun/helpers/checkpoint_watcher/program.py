@@ -1,4 +1,4 @@
-"""Report saved checkpoints: `python -m ftrun.helpers.checkpoint_watcher [--since=TIME] GLOB...`, started by PID 1.
+"""Report saved checkpoints: `checkpoint_watcher [--since=TIME] GLOB...`, started by PID 1.
 
 The messages are in messages/activity.py: `Ready` when the existing matches are known, which are no progress unless they
 were written since TIME, of time.monotonic(); then `Saved`.  `GetRest` is answered by what is complete now that the
@@ -9,30 +9,23 @@ about 250 bytes for each match, at most 200,000 of them, and 2 KiB for each fold
 import os
 import select
 import signal
-import sys
 import time
-from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from ftrun.helpers.checkpoint_watcher.folders import Folders
 from ftrun.helpers.checkpoint_watcher.globs import Globs, parse
 from ftrun.helpers.checkpoint_watcher.matches import Matches
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.host.inotify import Inotify
 from ftrun.messages.activity import SINCE, WATCHER_EVENTS, WATCHER_REQUESTS, AllSent
 from ftrun.messages.helpers import Ready
 
-MODE_VARIABLE: Final = "WATCH_MODE"  # "list": do not use inotify, for tests
 BATCH: Final = 0.1  # s: continuous events wake this helper, and PID 1, at most 10 times per second
 AT_ONCE: Final = 1000  # of matches saved at the same instant only the last ones are reported: one would suffice
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), WATCHER_EVENTS, WATCHER_REQUESTS)
-
-
-def _run(globs: Sequence[str], lines: ProtocolLines) -> None:
+@helper(WATCHER_EVENTS, WATCHER_REQUESTS)
+def main(globs: list[str], lines: ProtocolLines) -> None:
     since = None
     if globs and globs[0].startswith(SINCE):
         since = time.time_ns() - round((time.monotonic() - float(globs[0].removeprefix(SINCE))) * 1e9)
@@ -40,11 +33,10 @@ def _run(globs: Sequence[str], lines: ProtocolLines) -> None:
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # raised by a lease (disk.busy)
     parsed = Globs([parse(glob, "" if glob.startswith("/") else os.getcwd()) for glob in globs])
     notify = None
-    if os.environ.get(MODE_VARIABLE) != "list":
-        try:
-            notify = Inotify()
-        except OSError as error:
-            lines.problem(f"no inotify ({error.strerror}; fs.inotify.max_user_instances?): folders are listed instead")
+    try:
+        notify = Inotify()
+    except OSError as error:
+        lines.problem(f"no inotify ({error.strerror}; fs.inotify.max_user_instances?): folders are listed instead")
     mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # before the first look: no change is missed
     matches = Matches(parsed)
     folders = Folders(parsed, matches, notify, lines.problem, since)
@@ -93,7 +85,3 @@ def _send_saved(matches: Matches, lines: ProtocolLines) -> None:
     for saved in matches.saved[-AT_ONCE:]:
         lines.send(saved)
     matches.saved.clear()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

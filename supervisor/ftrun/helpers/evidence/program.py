@@ -11,7 +11,6 @@ import gc
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -93,7 +92,3 @@ def _send(message: EvidenceEvent) -> None:
         write(EVENTS.dump(message))
     except OSError:
         pass  # PID 1 does not read any more
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

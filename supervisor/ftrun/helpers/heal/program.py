@@ -1,4 +1,4 @@
-"""Runs the command that heals a device: `python -m ftrun.helpers.heal JSON`, started by PID 1.
+"""Runs the command that heals a device: `heal JSON`, started by PID 1.
 
 The argument is a `Remedy` (messages/healing.py): its command runs by `sh -c` in a session of its own, with its output
 on stderr.  `Healed` is the last message; by then no process of the command is left, background processes included.
@@ -6,15 +6,13 @@ When stdin ends earlier, all of them are killed likewise, and no message is sent
 """
 
 import os
-import sys
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from ftrun.core.text import durations
 from ftrun.helpers.heal.children import Children, why
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.host import procfs, spawn, tree
 from ftrun.host.procfs import Stat
 from ftrun.messages.codec import EXACT
@@ -24,11 +22,8 @@ KILL_TIMEOUT: Final = 10.0  # s in which SIGKILL ends every process that is not 
 TURN: Final = 0.1  # s between searches for processes forked meanwhile
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), HEAL_EVENTS)
-
-
-def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
+@helper(HEAL_EVENTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     remedy = EXACT.load(Remedy, argv[0])
     spawn.become_subreaper()  # daemons are reparented to this process, and ended by it
     children = Children(lines)
@@ -69,7 +64,3 @@ def _descendants(listings: int = procfs.COMPLETE) -> list[Stat]:
     while fresh := {process.pid for process in everyone if process.parent in fresh} - pids:
         pids |= fresh
     return [process for process in everyone if process.pid in pids and not process.ended]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Reports the requests of MindCluster: `python -m ftrun.helpers.reset_file PATH PERIOD [TABLE [RANKS [MEMBER]]]`.
+"""Reports the requests of MindCluster: `reset_file PATH PERIOD [TABLE [RANKS [MEMBER]]]`.
 
 PATH is `reset.json` (contents.py), which is read every PERIOD seconds; TABLE is a fault code table of the site
 (core/rules/fault_codes.py); RANKS is the number of ranks that ftrun starts here, MEMBER that of this container in its
@@ -10,15 +10,12 @@ missing for so long is clear.
 """
 
 import os
-import sys
 import time
-from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from ftrun.accelerators.table import ASCEND
 from ftrun.core.rules import fault_codes
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.probe.device import load_table
 from ftrun.helpers.reset_file import contents
 from ftrun.host import safe_files
@@ -29,11 +26,8 @@ LIMIT: Final = 1 << 20  # bytes of a ConfigMap
 PATIENCE: Final = 3.0  # s
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), RESET_EVENTS)
-
-
-def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
+@helper(RESET_EVENTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     path, period, site, ranks, member = (*argv, "", "", "")[:5]
     local = contents.local_ranks(os.environ, int(ranks) if ranks else None, int(member) if member else None)
     reader = ResetFile(path, load_table(ASCEND.name, site, lines.problem), local, lines)
@@ -85,7 +79,3 @@ class ResetFile:
 
     def _entry(self, code: str) -> fault_codes.FaultEntry:
         return fault_codes.look_up(self._table, code)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Reports events to commands and webhooks: `python -m ftrun.helpers.notifier RUN_DIR OFFSET`, started by PID 1.
+"""Reports events to commands and webhooks: `notifier RUN_DIR OFFSET`, started by PID 1.
 
 It follows the records from the byte OFFSET on.  The file at descriptor 3, a `Destinations` (messages/exports.py), says
 which records are reported, and where.  Each destination has a thread of its own and a bounded queue, so that one that
@@ -23,7 +23,7 @@ from typing import Any, Final
 from ftrun import __version__
 from ftrun.core.text import redaction, sentences
 from ftrun.core.text.durations import seconds
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.notifier import incidents
 from ftrun.helpers.notifier.incidents import Due, Incidents
 from ftrun.host import clock, procfs
@@ -44,12 +44,10 @@ MOST: Final = 1 << 20  # bytes of it
 SCHEMA: Final = 1
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(lambda lines: Notifier(argv[0], int(argv[1]), _destinations(), lines).run(), PROBLEMS)
-
-
-def _destinations() -> Destinations:
-    return EXACT.load(Destinations, os.pread(DESTINATIONS, MOST, 0))
+@helper(PROBLEMS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
+    asked = EXACT.load(Destinations, os.pread(DESTINATIONS, MOST, 0))
+    Notifier(argv[0], int(argv[1]), asked, lines).run()
 
 
 class Notifier:
@@ -310,7 +308,3 @@ def _straggler(found: Record) -> str:
     work = state.number(found.get("work"))
     node, device = (state.string(found.get(name)) or "" for name in ("node", "device"))
     return sentences.straggler(rank or 0, times[0], times[1], times[2], member, node, device, work)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

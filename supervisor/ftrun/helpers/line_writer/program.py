@@ -3,21 +3,17 @@
 """
 
 import os
-import sys
 from typing import Final
 
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.messages.helpers import PROBLEMS
 from ftrun.messages.output import LINE_REQUESTS
 
 FILE: Final = 3
 
 
-def main(_: list[str]) -> int:
-    return run(_write_all, PROBLEMS, LINE_REQUESTS)
-
-
-def _write_all(lines: ProtocolLines) -> None:
+@helper(PROBLEMS, LINE_REQUESTS)
+def main(_: list[str], lines: ProtocolLines) -> None:
     while not lines.ended:
         for request in lines.requests():
             content = request.text.encode()
@@ -26,7 +22,3 @@ def _write_all(lines: ProtocolLines) -> None:
                     content = content[os.write(FILE, content) :]
             except OSError as error:
                 lines.problem(f"stderr cannot be written ({error.strerror})")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

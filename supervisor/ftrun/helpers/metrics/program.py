@@ -1,17 +1,14 @@
-"""Exposes the run to Prometheus: `python -m ftrun.helpers.metrics RUN_DIR ADDRESS PATH`, started by PID 1.
+"""Exposes the run to Prometheus: `metrics RUN_DIR ADDRESS PATH`, started by PID 1.
 
 ADDRESS is HOST:PORT, whose binding is retried; PATH is a file for node_exporter's textfile collector, written every
 PERIOD s and when stdin has ended; either may be empty.  The messages are in messages/exports.py.
 """
 
 import math
-import sys
 import time
-from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.host import installation
 from ftrun.messages.exports import METRICS_EVENTS, Listening
 
@@ -23,11 +20,8 @@ RETRY: Final = 5.0  # s
 MISSING: Final = "no metrics: prometheus-client is not installed ({})"
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), METRICS_EVENTS)
-
-
-def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
+@helper(METRICS_EVENTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     run_dir, address, path = argv
     try:
         from ftrun.helpers.metrics.exporter import Exporter
@@ -71,7 +65,3 @@ def _write_file(exporter: "Exporter", path: str, ended: bool, lines: ProtocolLin
         exporter.write(path, ended)
     except OSError as error:
         lines.problem(f"--metrics-file {path}: {error.strerror}")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Exports the records: `python -m ftrun.helpers.telemetry RUN_DIR OFFSET`, started by PID 1.
+"""Exports the records: `telemetry RUN_DIR OFFSET`, started by PID 1.
 
 It follows the records from the byte OFFSET on, and passes them on to an OpenTelemetry collector (otlp.py) and to
 journald (journal.py), as the `Exports` in the file at descriptor 3 say.  A destination that does not answer holds up
@@ -7,11 +7,9 @@ sent.
 """
 
 import os
-import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.telemetry.journal import Journald
 from ftrun.host import installation
 from ftrun.messages.codec import EXACT
@@ -28,11 +26,9 @@ MOST: Final = 1 << 20  # bytes of it
 MISSING: Final = "no OpenTelemetry: its SDK is not installed ({})"
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(lambda lines: _run(argv[0], int(argv[1]), lines), PROBLEMS)
-
-
-def _run(run_dir: str, offset: int, lines: ProtocolLines) -> None:
+@helper(PROBLEMS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
+    run_dir, offset = argv[0], int(argv[1])
     exports = EXACT.load(Exports, os.pread(EXPORTS, MOST, 0))
     journald = Journald(run_dir, lines.problem) if exports.journal else None
     otlp: OpenTelemetry | None = None
@@ -60,7 +56,3 @@ def _run(run_dir: str, offset: int, lines: ProtocolLines) -> None:
             otlp.look()
     if otlp is not None:
         otlp.close()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

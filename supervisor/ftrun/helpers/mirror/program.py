@@ -15,13 +15,10 @@ The messages are in messages/output.py: `MirrorDone` with the `path` of `new`, o
 
 import errno
 import os
-import sys
 import time
-from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.mirror import files
 from ftrun.helpers.mirror.synchronization import RECORDS, Synchronization
 from ftrun.host.work_dir import FETCHED, NOTHING, UNREAD
@@ -41,11 +38,8 @@ EXIT_TIMEOUT: Final = 5.0  # s for the mirror of an ftrun that has just been kil
 TURN: Final = 0.05  # s between checks for its end
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), MIRROR_EVENTS)
-
-
-def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
+@helper(MIRROR_EVENTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     verb, *arguments = argv
     try:
         match verb:
@@ -142,7 +136,3 @@ def copy(source: str, target: str) -> None:
         files.replace(source, target)
     elif files.regular(target) is not None:
         os.unlink(target)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

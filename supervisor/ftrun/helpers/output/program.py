@@ -7,14 +7,13 @@ destination.  The messages are in messages/output.py.  It exits once stdin and a
 been forwarded and written to the log (for which it waits at most `LOG_PATIENCE`), even if PID 1 has died.
 """
 
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.output.log import Log
 from ftrun.helpers.output.relay import HiddenRelay, PrefixedRelay, Relay
 from ftrun.helpers.output.tail import Tail
@@ -26,10 +25,10 @@ LOG_PATIENCE: Final = 2.0  # s
 KINDS: Final = {"": Relay, "hidden": HiddenRelay, "prefixed": PrefixedRelay}
 
 
-def main(argv: Sequence[str]) -> int:
+@helper(messages.OUTPUT_EVENTS, messages.OUTPUT_REQUESTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     log, *streams = argv
-    parts = [stream.partition(":") for stream in streams]
-    return run(lambda lines: Output(log, parts, lines).run(), messages.OUTPUT_EVENTS, messages.OUTPUT_REQUESTS)
+    Output(log, [stream.partition(":") for stream in streams], lines).run()
 
 
 class Output:
@@ -94,7 +93,3 @@ class Output:
     def _send(self, message: messages.OutputEvent) -> None:
         with self._send_lock, suppress(OSError):
             self._lines.send(message)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Runs the hooks at the end of the container: `python -m ftrun.helpers.exit_hooks JSON`, started by PID 1.
+"""Runs the hooks at the end of the container: `exit_hooks JSON`, started by PID 1.
 
 The argument is a `Work` (messages/exit_hooks.py).  The commands run one after another by `sh -c`, each in a session of
 its own with its output on stderr; then the paths are unmounted by `umount`.  `HooksFinished` is the last message, sent
@@ -8,13 +8,12 @@ last user).  So is a path that is busy for BUSY seconds: ftrun itself may be its
 """
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import Final
 
 from ftrun.helpers.heal.children import LOG, Children, why
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.messages.codec import EXACT
 from ftrun.messages.exit_hooks import EVENTS, Failed, HooksFinished, Work
 
@@ -24,8 +23,9 @@ LAZY: Final = 2.0  # s for all `umount -l` together: they access no disk, but re
 MAX_ERROR: Final = 300  # bytes of an error message
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(lambda lines: ExitHooks(EXACT.load(Work, argv[0]), lines).run(), EVENTS)
+@helper(EVENTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
+    ExitHooks(EXACT.load(Work, argv[0]), lines).run()
 
 
 class ExitHooks:
@@ -108,7 +108,3 @@ class ExitHooks:
 
     def _fail(self, what: str, failure: str) -> None:
         self._failed.append(Failed(what, failure))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,5 +1,4 @@
-"""All communication over ZeroMQ: `python -m ftrun.helpers.messenger RUN_DIR BEAT_DIR [GROUP]`, started by PID 1 after
-the command.
+"""All communication over ZeroMQ: `messenger RUN_DIR BEAT_DIR [GROUP]`, started by PID 1 after the command.
 
 It creates in the run dir: `ftctl.sock` (operator_channel.py), `records.sock` (record_publisher.py), `steps.jsonl`
 (steps.py) and `paces.json` (paces.py).  stdin and stdout are one stream socket, with the messages of
@@ -9,13 +8,11 @@ messages/messenger.py.  With GROUP (a `messages.peers.MemberAddress` as JSON) it
 
 import os
 import resource
-import sys
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from ftrun.helpers.lines import ProtocolLines, run
+from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.messenger.imports import ImportsSeeker
 from ftrun.helpers.messenger.paces import Paces
 from ftrun.helpers.messenger.steps import Steps, read_slots
@@ -26,18 +23,15 @@ MEMORY: Final = 96 << 20  # bytes; it needs 10 MiB
 MEMORY_PER_MEMBER: Final = 160 << 10  # further bytes for each member at rank 0; it needs 66 KiB, and UNREAD messages
 
 
-def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), EVENTS, REQUESTS)
-
-
-def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
+@helper(EVENTS, REQUESTS)
+def main(argv: list[str], lines: ProtocolLines) -> None:
     import zmq  # here, so that a missing package is reported as a problem
 
     from ftrun.helpers.messenger.operator_channel import OperatorChannel
     from ftrun.helpers.messenger.record_publisher import RecordPublisher
 
     run_dir, beat_dir, *group = argv
-    address = peers.load_address(group[0]) if group else None
+    address = peers.load(peers.MemberAddress, group[0].encode()) if group else None
     if address is not None and address.secret is not None:  # the working directory changes to the run dir
         address = address._replace(secret=os.path.abspath(address.secret))
     # Clients must not use up the memory of the job: beyond this limit the messenger dies, and is restarted.
@@ -101,7 +95,3 @@ def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
         if link is not None:
             link.close(lines.ended)
         context.destroy(linger=200)  # ms, for the last replies
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
