@@ -46,6 +46,7 @@ def refused(folder: Path, *words: str, prefix: Sequence[str] = (), environment: 
         (["--quiet=1"], "--quiet"),
         (["--hang-timeout", "0"], "--hang-timeout: '0' is not a duration; write 500ms, 90s, 10m, 1h or 1d, or off"),
         (["--hang-timeout", "-1"], "--hang-timeout: '-1' is not a duration"),
+        (["--hang-timeout", "0s"], "'0s' is out of range; write a duration above zero and below 3660d, or off"),
         (["--hang-timeout", "999999d"], "out of range"),
         (["--start-timeout", "soon"], "--start-timeout: 'soon' is not a duration"),
         (["--grace", "auto"], "--grace: 'auto' is not a duration"),

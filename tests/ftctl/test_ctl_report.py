@@ -38,7 +38,8 @@ def test_the_report_of_a_hang_is_printed_as_text_and_json(runs: Runs) -> None:
 
 def test_the_last_or_the_named_report_is_printed(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").touch()
-    assert error(tmp_path) == error(tmp_path, "--json") == f"ftctl: {tmp_path}: no report was written\n"
+    none = f"ftctl: {tmp_path}: no report was written; `ftctl status` shows the present state\n"
+    assert error(tmp_path) == error(tmp_path, "--json") == none
     for attempt in (2, 10, 9):
         folder = tmp_path / "reports" / f"attempt-{attempt}"
         folder.mkdir(parents=True)

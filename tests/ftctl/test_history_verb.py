@@ -155,3 +155,11 @@ def test_a_suspended_and_a_stalled_run_are_listed_as_such(tmp_path: Path) -> Non
     finally:
         run.close()
     assert words == ["suspended", "stalled"]
+
+
+def test_a_history_without_a_run_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").touch()
+    for words in (["--run-dir", str(tmp_path)], ["--state-dir", str(tmp_path)]):
+        done = subprocess.run([*FTCTL, "history", *words], capture_output=True, text=True, timeout=90)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == f"ftctl: {tmp_path}: no run was recorded there\n"

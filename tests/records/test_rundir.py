@@ -71,6 +71,7 @@ def test_of_several_finished_ones_none_is_chosen(temporary: Path) -> None:
     message = error()
     assert message.startswith("no ftrun is running, and 7 old run dirs exist: name one with --run-dir (")
     assert message.count(NAME) == 5
+    assert message.endswith(", ...; `ftctl list` shows all)")
     assert f"({temporary}/{NAME}6, " in message, "the newest first"
 
 

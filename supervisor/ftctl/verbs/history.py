@@ -51,9 +51,11 @@ def command(run_dir: str | None, state_dir: str | None, last: int | None, as_jso
 
 
 def _lives(run_dir: str | None, state_dir: str | None) -> tuple[list[RunLife], str]:
-    """The lives, and the folder that they were read from."""
+    """The lives, and the folder that they were read from; UserError if there are none."""
     if run_dir is not None or state_dir is None:
-        return schedules.of_job(rundir.find(run_dir))
-    if lives := schedules.read(state_dir):
-        return lives, os.path.abspath(state_dir)
-    raise UserError(f"{state_dir}: no run was recorded there")
+        lives, source = schedules.of_job(rundir.find(run_dir))
+    else:
+        lives, source = schedules.read(state_dir), os.path.abspath(state_dir)
+    if not lives:
+        raise UserError(f"{source}: no run was recorded there")
+    return lives, source

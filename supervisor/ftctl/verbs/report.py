@@ -53,7 +53,8 @@ def command(attempt: int | None, run_dir: str | None, as_json: bool, member: int
             show(reports.failure_lines(failure))
         return
     if number is None or number not in reported:
-        what = "no report was written" if number is None else f"no report of attempt {number}"
+        none = "no report was written; `ftctl status` shows the present state"
+        what = none if number is None else f"no report of attempt {number}"
         others = f"; attempts with a report: {', '.join(map(str, known))}" if known else ""
         raise UserError(f"{path}: {what}{others}")
     if as_json:

@@ -17,7 +17,7 @@ def duration(text: str) -> float:
         if number != text and number.replace(".", "", 1).isdecimal() and number.isascii():
             seconds = float(number) * factor
             if not 0 < seconds < 3660 * UNITS["d"]:
-                raise ValueError(f"{text!r} is out of range; a duration is above zero (`off` disables)")
+                raise ValueError(f"{text!r} is out of range; write a duration above zero and below 3660d")
             return seconds
     raise ValueError(f"{text!r} is not a duration; write 500ms, 90s, 10m, 1h or 1d")
 

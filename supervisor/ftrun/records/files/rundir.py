@@ -208,7 +208,7 @@ def _is_ftrun(pid: int) -> bool:
 
 
 def _foreign_line(foreign: dict[int, int]) -> str:
-    one = _list(f"process {pid} is ftrun of user {uid}" for pid, uid in foreign.items())
+    one = _list((f"process {pid} is ftrun of user {uid}" for pid, uid in foreign.items()), ", ...")
     return (
         f"no ftrun of yours is running, but {one}: run ftctl as that user or as root, or name a run dir with --run-dir"
     )
@@ -259,9 +259,9 @@ def _owner(path: str) -> str:
     return "run ftctl as its owner, or as root"
 
 
-def _list(paths: Any) -> str:
+def _list(paths: Any, rest: str = ", ...; `ftctl list` shows all") -> str:
     shown = list(paths)
-    return ", ".join(shown[:NAMED]) + (", ..." if len(shown) > NAMED else "")
+    return ", ".join(shown[:NAMED]) + (rest if len(shown) > NAMED else "")
 
 
 def is_full(run_dir: str) -> bool:
