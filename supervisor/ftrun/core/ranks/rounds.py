@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ftrun.core.ranks import table
-from ftrun.core.ranks.shared import Rung
+from ftrun.core.ranks.shared import Rung, newness
 from ftrun.core.ranks.table import Act, HeldSnapshot, RankMember, Restore, Rounds, Rules
 
 SETTLE: Final = 0.1  # s; the kernel closes the connections of a dying process before it reports its death
@@ -320,7 +320,7 @@ def numbers(rounds: Rounds, local_ranks: frozenset[int]) -> tuple[int, ...]:
 def restores(members: Sequence[RankMember]) -> dict[int, Restore]:
     """For each local rank the snapshot of the newest step that all of them can have: its own, or one of the same shard.
     Empty: there is no such step, so the state comes from the checkpoint."""
-    for number in sorted({one.step for member in members for one in member.held}, reverse=True):
+    for number in sorted({one.step for member in members for one in member.held}, key=newness, reverse=True):
         plan = {member.local_rank: source(member, members, number) for member in members}
         found = {local_rank: source for local_rank, source in plan.items() if source is not None}
         if len(found) == len(plan):
