@@ -100,10 +100,13 @@ def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, po
 
 def wait(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects) -> Recovery:
     """Time has passed, and the heartbeats are known as of now."""
-    began = attempt.rounds.began
-    moved = {rank.rank for rank in attempt.ranks if rank.moved_at is not None and rank.moved_at > began}
+    hung = attempt.rounds.lacks_culprit
+    since = attempt.rounds.since if hung else attempt.rounds.began
+    moved = {rank.rank for rank in attempt.ranks if rank.moved_at is not None and rank.moved_at > since}
     local = frozenset(process.local_rank for process in attempt.processes if process.rank in moved)
     recovery = advance(job, attempt, table.Waited(local), now, policy)
+    if hung and not recovery.attempt.rounds.lacks_culprit and recovery.failed is None:
+        so_far += (do.Persist("cleared", (("why", "it moved"),)),)
     return recovery._replace(effects=so_far + recovery.effects)
 
 

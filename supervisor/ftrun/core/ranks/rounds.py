@@ -152,7 +152,7 @@ def _ended(rounds: Rounds, member: RankMember, event: table.RankProcessEnded, no
     if event.status == 0:
         started = member.state == "starting"
         rounds = rounds.with_member(member._replace(state="exited", due=None))
-        if rounds.is_under_way:
+        if rounds.is_under_way and not rounds.lacks_culprit:
             return give_up(rounds, f"{'the new process of ' if started else ''}rank {member.rank} has ended with 0")
         return _prove(rounds) if rounds.is_open else (rounds, ())
     if not rounds.is_open:
@@ -181,6 +181,9 @@ def _waited(rounds: Rounds, event: table.Waited, now: float, rules: Rules) -> Ro
     if rounds.deadline is None or now < rounds.deadline:
         return rounds, ()
     if rounds.stage == "settling" and rounds.lacks_culprit:
+        if _goes_on(rounds, event.moved):
+            stage: table.RoundStage = "working" if rounds.rung is None else "proving"
+            return rounds._replace(stage=stage, settles=None, lacks_culprit=False), ()
         return give_up_without_culprit(rounds, "the evidence names no rank as the cause")
     if rounds.stage == "settling":
         return _begin(rounds, frozenset(), None, rounds.why, now, rules)
@@ -293,6 +296,15 @@ def _prove(rounds: Rounds) -> RoundOutcome:
     assert rounds.rung is not None
     proved = table.RecordRecovered(rounds.rung, rounds.number, numbers(rounds, rounds.replacing), rounds.restored)
     return rounds._replace(stage="working", rung=None, replacing=frozenset(), first_cause=""), (proved,)
+
+
+def _goes_on(rounds: Rounds, moved: frozenset[int]) -> bool:
+    """Whether each rank has moved since a hang was declared, or is done: it was none, as where another node was
+    suspended."""
+    return all(
+        member.state in ("finished", "exited") or (member.state == "working" and member.local_rank in moved)
+        for member in rounds.members
+    )
 
 
 def all_moved(rounds: Rounds) -> bool:

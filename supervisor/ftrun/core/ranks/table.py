@@ -224,7 +224,8 @@ class GroupOrdered(NamedTuple):
 
 
 class Waited(NamedTuple):
-    """Time has passed.  `moved`: the local ranks that have moved since the round at work began."""
+    """Time has passed.  `moved`: the local ranks that have moved since the round at work began, or since a hang was
+    declared for which the ranks settle."""
 
     moved: frozenset[int] = frozenset()
 
