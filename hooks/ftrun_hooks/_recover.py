@@ -17,7 +17,7 @@ from . import _torch_adapter as adapter
 from ._control import LONGEST, ControlClient
 from ._interrupt import Fenced, deferred, fenced_in
 from ._section import close_all
-from ._snapshot import Damaged, Snapshots
+from ._snapshot import Damaged, Snapshots, step_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -51,7 +51,7 @@ class Run:
         self.rank, self.world_size = _number("RANK", 0), _number("WORLD_SIZE", 1)
         self.kept: dict[str, Any] = {}
         self._snapshots, self._client, self._leftovers = snapshots, client, leftovers
-        self._source: tuple[int, int] | None = None  # a step, and the local rank whose snapshot it is
+        self._source: tuple[int, int] | None = None  # the number of a snapshot, and the local rank that has it
         # Whether it still has to load the snapshot of another rank, and whether others still load its own.
         self._borrows = self._lends = False
 
@@ -99,11 +99,12 @@ class Run:
         """
         if self._source is None or self._snapshots is None:
             return (checkpoint() or 0) if checkpoint is not None else 0
-        step, source = self._source
+        number, source = self._source
+        step = step_of(number)
         if self._leftovers is not None:
             self._leftovers.watch(targets.values())
         try:
-            self.kept = self._snapshots.load(step, source, targets)
+            self.kept = self._snapshots.load(number, source, targets)
         except Damaged as why:
             self._snapshots.forget()
             raise Retry(f"the snapshot of step {step} cannot be read: {why}") from None
@@ -258,7 +259,7 @@ class _Rounds:
         os.environ.update({str(name): str(value) for name, value in order["variables"].items()})
         found = order["restore"]
         run = Run(int(order["round"]), str(order["reason"]), snapshots, client, self._leftovers)
-        # A snapshot of a step after this one belongs to a round that has ended.
+        # All others belong to a round that has ended.
         snapshots.forget(but=None if found is None else int(found["step"]))
         if found is not None:
             run._source = int(found["step"]), int(found["source"])

@@ -5,6 +5,10 @@ that does not have the newest one: first the word VALID is cleared, last it is s
 process that is killed at any instant leaves the other file as it was, and this one either invalid or complete. SEQUENCE
 grows with each snapshot: a reader that finds another SEQUENCE afterwards has read a mixture, and says so.  While other
 ranks read a snapshot, it is lent: each new one is written into the other file.
+
+A program may keep a step twice, or go back in its steps.  So that all ranks begin a round with the same state, they
+compare numbers: the step, in the bits above how often it was kept before in a row, and above these how often the steps
+have gone back.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ ALIGNED = 64
 H_MAGIC, H_VALID, H_STEP, H_SEQUENCE, H_DESCRIPTION, H_CHECKSUM = range(6)
 HEADER_WORDS = 6
 MOST = 1 << 32  # bytes of a description
+AGAIN, BACK, COUNTS = 40, 46, 64  # the first bits of these counts in a number, which begin anew at COUNTS
 
 
 class Damaged(Exception):
@@ -140,6 +145,7 @@ class Snapshots:
         self._files = self._of(local_rank)
         self._lent: File | None = None
         self._problem: str | None = None
+        self._last = -1  # the number of the last snapshot in this round, or of the one with which it began
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
         except OSError as error:
@@ -154,7 +160,7 @@ class Snapshots:
         return File(base + "a"), File(base + "b")
 
     def held(self) -> list[tuple[int, str]]:
-        """The step and the shard of each complete snapshot, the oldest first."""
+        """The number and the shard of each complete snapshot, the oldest first."""
         found: list[tuple[int, str]] = []
         for file in self._files if self._problem is None else ():
             try:
@@ -165,16 +171,17 @@ class Snapshots:
         return sorted(found)
 
     def forget(self, but: int | None = None) -> None:
-        """Give up all own snapshots, but the snapshot of the step `but`, with which a round begins."""
+        """Give up all own snapshots, but the one with the number `but`, with which a round begins."""
         self.release()
+        self._last = -1 if but is None else but
         for file in self._files:
             header = file.header()
             if header is not None and header[H_STEP] != but:
                 file.forget()
 
-    def lend(self, step: int) -> None:
-        """Keep the own snapshot of this step as it is until `release`: other ranks load it."""
-        self._lent = _of_step(self._files, step)
+    def lend(self, number: int) -> None:
+        """Keep the own snapshot of this number as it is until `release`: other ranks load it."""
+        self._lent = _of_number(self._files, number)
 
     def release(self) -> None:
         if self._lent is not None and self._problem is not None:
@@ -185,19 +192,20 @@ class Snapshots:
         """Raises TypeError or ValueError for a state that cannot be kept; the snapshots are then as they were."""
         if self._problem is not None:
             return False
-        if type(step) is not int or step < 0:
-            raise ValueError(f"run.keep: the step must be an integer from 0, not {step!r}")
+        if type(step) is not int or not 0 <= step < 1 << AGAIN:
+            raise ValueError(f"run.keep: the step must be an integer from 0 and below 2**{AGAIN}, not {step!r}")
         if len(shard) > 100:
             raise ValueError("run.keep: a shard has at most 100 characters")
         writer = Writer()
         content = {name: writer.described(_state_of(value)) for name, value in state.items()}
-        description = json.dumps({"step": step, "shard": shard, "state": content}).encode()
+        number = _number(step, self._last)
+        description = json.dumps({"step": number, "shard": shard, "state": content}).encode()
         ages = [_sequence(file) for file in self._files]
         older = self._files[ages.index(min(ages))]
         if older is self._lent:
             older = next(file for file in self._files if file is not self._lent)
         try:
-            older.write(step, max(ages) + 1, description, writer.data, writer.size)
+            older.write(number, max(ages) + 1, description, writer.data, writer.size)
         except Full:
             self._give_up(
                 f"two snapshots of {_mebibytes(writer.size)} for each rank do not fit into {self.folder} "
@@ -207,6 +215,7 @@ class Snapshots:
         except OSError as error:
             self._give_up(f"{self.folder}: {error.strerror}")
             return False
+        self._last = number
         return True
 
     def _give_up(self, why: str) -> None:
@@ -219,11 +228,11 @@ class Snapshots:
         if os.environ.get("FTRUN_QUIET") != "1":
             print(f"[ftrun] rank {rank}: {text}", file=sys.stderr, flush=True)
 
-    def load(self, step: int, local_rank: int, targets: dict[str, Any]) -> dict[str, Any]:
+    def load(self, number: int, local_rank: int, targets: dict[str, Any]) -> dict[str, Any]:
         """Load the snapshot of this rank into the targets; what has none is returned.  Raises Damaged."""
-        file = _of_step(self._files if local_rank == self.local_rank else self._of(local_rank), step)
+        file = _of_number(self._files if local_rank == self.local_rank else self._of(local_rank), number)
         before = None if file is None else file.header()
-        if file is None or before is None or before[H_STEP] != step:
+        if file is None or before is None or before[H_STEP] != number:
             raise Damaged("it is not there any more")
         content, memory = file.description()
         missing = [name for name in targets if name not in content["state"]]
@@ -312,10 +321,25 @@ def _load_into(target: Any, value: Any) -> None:
         raise TypeError(f"run.restore cannot load into a {type(target).__name__}: read it from run.kept")
 
 
-def _of_step(files: tuple[File, File], step: int) -> File | None:
-    """The file with the snapshot of this step; of two the older file, with which a round may have begun."""
-    found = [file for file in files if (header := file.header()) is not None and header[H_STEP] == step]
-    return min(found, key=_sequence, default=None)
+def step_of(number: int) -> int:
+    return number & ((1 << AGAIN) - 1)
+
+
+def _number(step: int, last: int) -> int:
+    """The number of a snapshot of this step that follows the number `last` (-1: it is the first)."""
+    if last < 0:
+        return step
+    back, again = last >> BACK, (last >> AGAIN) % COUNTS
+    if step < step_of(last):
+        back, again = (back + 1) % COUNTS, 0
+    else:
+        again = (again + 1) % COUNTS if step == step_of(last) else 0
+    return (back << BACK) + (again << AGAIN) + step
+
+
+def _of_number(files: tuple[File, File], number: int) -> File | None:
+    found = (file for file in files if (header := file.header()) is not None and header[H_STEP] == number)
+    return next(found, None)
 
 
 def _sequence(file: File) -> int:

@@ -48,6 +48,7 @@ class Process:
     def __init__(self, local: int, pid: int) -> None:
         self.local, self.pid, self.alive = local, pid, True
         self.works: Key | None = None
+        self.stands: Key | None = None  # the round in which it does not move
         self.left = 0  # the last round that it was asked to leave
         self.said = False  # hello
         self.ignores = False  # it does not leave a round
@@ -86,6 +87,7 @@ class Body:
         self.cut = False
         self.has_kept = False  # snapshots, which end with the container
         self.kept: list[ev.Event] = []  # while it is frozen
+        self.records: list[str] = []
         self.places: tuple[int, int] = (0, 0)  # epoch and port of the start
         self.take(ev.Started(world.now))
 
@@ -129,6 +131,7 @@ class Body:
         world, dice = self.world, self.world.dice
         match effect:
             case do.Persist(event):
+                self.records.append(event)
                 if event == "recovering":
                     return written + 1
             case do.Spawn(_, place, _, number):
@@ -203,7 +206,8 @@ class Body:
 
         def move() -> None:
             if self.alive and one.alive and one.works == works:
-                one.moved, self.has_kept = self.world.now, True
+                if one.stands != works:
+                    one.moved, self.has_kept = self.world.now, True
                 self.world.later(1.0, move)
 
         self.world.later(0.5, move)
@@ -235,6 +239,8 @@ class Body:
 
     def hangs(self, *culprits: int) -> None:
         """Its ranks have not moved since their start; the evidence names these as the cause."""
+        for one in self.processes.values():
+            one.stands = one.works
         policy, self.policy = (
             self.policy,
             self.policy._replace(limits=self.policy.limits._replace(hang=None, start=1.0)),

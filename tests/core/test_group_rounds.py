@@ -10,10 +10,10 @@ from ftrun.core.group.group_rounds import follow
 from ftrun.core.group.loss_waits import loss_wait
 from ftrun.core.group.membership import GroupShape, Reported, Steady, new_coordinator
 from ftrun.core.group.messages import GroupOrder
-from ftrun.core.machine.events import GroupOrderReceived, Started
+from ftrun.core.machine.events import GroupOrderReceived, RankExited, Started
 from ftrun.core.machine.group_member import newest_order
 from ftrun.core.machine.restarting import may_start
-from ftrun.core.machine.states import Job
+from ftrun.core.machine.states import Job, Running
 from ftrun.core.machine.values import Ledger
 from ftrun.core.ranks.rounds import ELSEWHERE
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
@@ -317,6 +317,25 @@ def test_a_hang_that_one_member_alone_has_declared_is_held_for_the_evidence_of_t
     assert (order(world).what, world.coordinator.epoch) == ("work", 1)
     world.run(15.0)
     assert (world.works, world.coordinator.epoch) == (True, 2)
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_ranks_that_move_again_after_a_hang_that_nobody_explains_are_left_alone(done: bool) -> None:
+    """As where another member was suspended.  `done`: one has come to its end meanwhile."""
+    world = begun(GroupShape(3))
+    hung = world.bodies[1]
+    hung.hangs()
+    world.run(ELSEWHERE / 2)
+    for one in hung.processes.values():
+        one.stands = None
+    world.run(2.0)
+    if done:
+        hung.end(hung.processes[0])
+        hung.take(RankExited(world.now, 0, code=0))
+    world.run(ELSEWHERE)
+    assert (world.works, world.coordinator.epoch, order(world).what) == (not done, 1, "work")
+    assert isinstance(hung.job.phase, Running)
+    assert hung.records[-1] == "cleared"
 
 
 def test_a_member_begins_nothing_before_its_own_ranks_wait() -> None:

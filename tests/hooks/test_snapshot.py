@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun_hooks._snapshot import Damaged, Snapshots
+from ftrun.core.ranks.rounds import restores
+from ftrun.core.ranks.table import HeldSnapshot, RankMember
+from ftrun_hooks._snapshot import Damaged, Snapshots, step_of
 from support.runs import HOUSE, wait_for
 
 SIZE = 1 << 20
@@ -115,11 +117,11 @@ def test_a_snapshot_that_is_lent_stays_until_it_is_released(snapshots: Snapshots
     for step in (5, 6, 7):  # the step with which the round began once more, too
         snapshots.keep(step, "all", {"state": b"new %d" % step})
     assert Snapshots(snapshots.folder, 1).load(5, 0, {}) == {"state": b"5"}
-    assert snapshots.held() == [(5, "all"), (7, "all")]
+    assert [(step_of(number), shard) for number, shard in snapshots.held()] == [(5, "all"), (7, "all")]
     snapshots.release()
     for step in (8, 9):
         snapshots.keep(step, "all", {"state": b""})
-    assert snapshots.held() == [(8, "all"), (9, "all")]
+    assert [(step_of(number), shard) for number, shard in snapshots.held()] == [(8, "all"), (9, "all")]
 
 
 def test_a_snapshot_that_is_lent_outlives_a_lack_of_space(
@@ -139,7 +141,24 @@ def test_a_snapshot_that_is_lent_outlives_a_lack_of_space(
     assert os.listdir(snapshots.folder) == []
 
 
-@pytest.mark.parametrize("step", [-1, 1.0, True, "1"])
+@pytest.mark.parametrize(
+    "steps", ["1 2 2 3 4", "1 2 2 2 3", "1 2 1 2 3", "1 2 3 2 3", "1 1 1 1", "1 2 1 2 1", "3 1 1 3"]
+)
+def test_ranks_begin_with_the_same_state_where_steps_come_again_or_go_back(tmp_path: Path, steps: str) -> None:
+    """Rank 0 has kept one snapshot more than rank 1, as when that dies.  All begin with the last one of rank 1."""
+    for last in range(1, len(steps.split())):
+        ranks = [Snapshots(str(tmp_path / str(last)), rank) for rank in range(2)]
+        for rank, snapshots in enumerate(ranks):
+            snapshots.forget(but=7)  # a round that began with step 7
+            for count, step in enumerate(steps.split()[: last + 1 - rank]):
+                snapshots.keep(int(step), "", {"kept": count})
+        members = [RankMember(n, n, held=tuple(HeldSnapshot(*one) for one in ranks[n].held())) for n in range(2)]
+        plan = restores(members)
+        begun = [ranks[n].load(plan[n].step, n, {})["kept"] for n in range(2)]
+        assert begun == [last - 1, last - 1], f"{steps}: {members}"
+
+
+@pytest.mark.parametrize("step", [-1, 1.0, True, "1", 1 << 40])
 def test_a_step_that_is_none_is_refused(snapshots: Snapshots, step: object) -> None:
     with pytest.raises(ValueError, match="step"):
         snapshots.keep(step, "", {})  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from ftrun.core.group.membership import LATE, Coordinator, GroupEffects, NodeNot
 from ftrun.core.group.places import agree
 from ftrun.core.group.root_cause import MemberState
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.ranks.shared import GroupRound, NodeRounds, Rung
+from ftrun.core.ranks.shared import GroupRound, NodeRounds, Rung, newness
 
 MOST_RANKS: Final = 1024  # that one round replaces
 UNEXPLAINED: Final = "the evidence of no member names a rank as the cause"
@@ -284,7 +284,7 @@ def _begin(group: Coordinator, phase: Steady, order: GroupRound, view: _View, no
     begun = left._replace(number=number, what="work", address=offer.address, port=offer.port, joining=())
     # The newest step of which every rank of every member can have a snapshot.
     steps = [set(rounds.steps) for rounds in view.rounds.values()]
-    begun = begun._replace(step=max(set.intersection(*steps), default=None) if steps else None)
+    begun = begun._replace(step=max(set.intersection(*steps), key=newness, default=None) if steps else None)
     group = _with(group, begun)._replace(phase=phase._replace(round_due=None, losses=Losses()))
     return RoundsStep(group, (NodeNote(f"all ranks begin round {number}"),), goes_on=True)
 

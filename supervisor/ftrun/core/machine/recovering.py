@@ -17,7 +17,7 @@ from ftrun.core.machine.stopping import AttemptEnd, Effects, Outcome, restart_or
 from ftrun.core.machine.values import Attempt, Cause, Fault, Ledger, LinkFault, LocalRank, Rank
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks import rounds, table, together
-from ftrun.core.ranks.shared import NodeRounds
+from ftrun.core.ranks.shared import NodeRounds, step_of
 from ftrun.core.ranks.table import Rounds
 from ftrun.core.rules.liveness import awaited_ranks, time_awake
 from ftrun.core.rules.policy import Policy
@@ -100,10 +100,13 @@ def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, po
 
 def wait(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects) -> Recovery:
     """Time has passed, and the heartbeats are known as of now."""
-    began = attempt.rounds.began
-    moved = {rank.rank for rank in attempt.ranks if rank.moved_at is not None and rank.moved_at > began}
+    hung = attempt.rounds.lacks_culprit
+    since = attempt.rounds.since if hung else attempt.rounds.began
+    moved = {rank.rank for rank in attempt.ranks if rank.moved_at is not None and rank.moved_at > since}
     local = frozenset(process.local_rank for process in attempt.processes if process.rank in moved)
     recovery = advance(job, attempt, table.Waited(local), now, policy)
+    if hung and not recovery.attempt.rounds.lacks_culprit and recovery.failed is None:
+        so_far += (do.Persist("cleared", (("why", "it moved"),)),)
     return recovery._replace(effects=so_far + recovery.effects)
 
 
@@ -131,10 +134,11 @@ def _prove(proved: table.RecordRecovered, attempt: Attempt, ledger: Ledger, now:
     moved = [rank.moved_at for rank in attempt.ranks if rank.moved_at is not None and rank.moved_at > began]
     seconds = max(0.0, max(moved, default=now) - attempt.rounds.since)
     fields: do.Fields = (("rung", proved.rung), ("round", proved.number), ("ranks", list(proved.ranks)))
-    fields += (("step", proved.step), ("seconds", seconds))
+    step = None if proved.step is None else step_of(proved.step)
+    fields += (("step", step), ("seconds", seconds))
     reported = ledger.best_checkpoint is not None or ledger.last_checkpoint is not None
     origin = "from the checkpoint" if reported else "without a snapshot"
-    origin = origin if proved.step is None else f"from step {proved.step}"
+    origin = origin if step is None else f"from step {step}"
     line = sentences.sentence(f"all ranks move again after {seconds:.1f} s", f"round {proved.number}", origin)
     return do.Persist("recovered", fields), do.LogLine(line)
 

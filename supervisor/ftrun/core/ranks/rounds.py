@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ftrun.core.ranks import table
-from ftrun.core.ranks.shared import Rung
+from ftrun.core.ranks.shared import Rung, newness
 from ftrun.core.ranks.table import Act, HeldSnapshot, RankMember, Restore, Rounds, Rules
 
 SETTLE: Final = 0.1  # s; the kernel closes the connections of a dying process before it reports its death
@@ -152,7 +152,7 @@ def _ended(rounds: Rounds, member: RankMember, event: table.RankProcessEnded, no
     if event.status == 0:
         started = member.state == "starting"
         rounds = rounds.with_member(member._replace(state="exited", due=None))
-        if rounds.is_under_way:
+        if rounds.is_under_way and not rounds.lacks_culprit:
             return give_up(rounds, f"{'the new process of ' if started else ''}rank {member.rank} has ended with 0")
         return _prove(rounds) if rounds.is_open else (rounds, ())
     if not rounds.is_open:
@@ -181,6 +181,9 @@ def _waited(rounds: Rounds, event: table.Waited, now: float, rules: Rules) -> Ro
     if rounds.deadline is None or now < rounds.deadline:
         return rounds, ()
     if rounds.stage == "settling" and rounds.lacks_culprit:
+        if _goes_on(rounds, event.moved):
+            stage: table.RoundStage = "working" if rounds.rung is None else "proving"
+            return rounds._replace(stage=stage, settles=None, lacks_culprit=False), ()
         return give_up_without_culprit(rounds, "the evidence names no rank as the cause")
     if rounds.stage == "settling":
         return _begin(rounds, frozenset(), None, rounds.why, now, rules)
@@ -295,6 +298,15 @@ def _prove(rounds: Rounds) -> RoundOutcome:
     return rounds._replace(stage="working", rung=None, replacing=frozenset(), first_cause=""), (proved,)
 
 
+def _goes_on(rounds: Rounds, moved: frozenset[int]) -> bool:
+    """Whether each rank has moved since a hang was declared, or is done: it was none, as where another node was
+    suspended."""
+    return all(
+        member.state in ("finished", "exited") or (member.state == "working" and member.local_rank in moved)
+        for member in rounds.members
+    )
+
+
 def all_moved(rounds: Rounds) -> bool:
     """Whether each rank has moved in its round, or has finished."""
     return all(member.local_rank in rounds.moved for member in rounds.members if member.state == "working")
@@ -320,7 +332,7 @@ def numbers(rounds: Rounds, local_ranks: frozenset[int]) -> tuple[int, ...]:
 def restores(members: Sequence[RankMember]) -> dict[int, Restore]:
     """For each local rank the snapshot of the newest step that all of them can have: its own, or one of the same shard.
     Empty: there is no such step, so the state comes from the checkpoint."""
-    for number in sorted({one.step for member in members for one in member.held}, reverse=True):
+    for number in sorted({one.step for member in members for one in member.held}, key=newness, reverse=True):
         plan = {member.local_rank: source(member, members, number) for member in members}
         found = {local_rank: source for local_rank, source in plan.items() if source is not None}
         if len(found) == len(plan):

@@ -15,6 +15,16 @@ OPERATOR: Final = "operator"  # the rung above them, which belongs to the commun
 Progress = Literal["closed", "ready", "working", "proved", "leaving", "waiting"]
 
 
+def step_of(number: int) -> int:
+    """The step of a snapshot with this number (`ftrun_hooks/_snapshot.py`)."""
+    return number & ((1 << 40) - 1)
+
+
+def newness(number: int) -> tuple[int, int, int]:
+    """What is larger for the newer of two snapshots: how often the steps had gone back, the step, and the rest."""
+    return number >> 46, step_of(number), number
+
+
 class GroupRound(NamedTuple):
     """The round that the ranks of all members have in common within an epoch.
 
@@ -23,9 +33,9 @@ class GroupRound(NamedTuple):
 
     `rung`: of the recovery that is under way or not proved yet; None: there is none.  It replaces the processes of
     `ranks`, because of `why`.  With `work`: the rank 0 of the round listens at `address` and `port` (0: as at the start
-    of the epoch); all begin with the snapshot of `step`, or (None) with the checkpoint.  `joining`: members whose ftrun
-    is a new one; their ranks start for the next round.  `slowest`: how many seconds a process needs to report, as far
-    as is known.
+    of the epoch); all begin with the snapshot of the number `step`, or (None) with the checkpoint.  `joining`: members
+    whose ftrun is a new one; their ranks start for the next round.  `slowest`: how many seconds a process needs to
+    report, as far as is known.
     """
 
     number: int = 1

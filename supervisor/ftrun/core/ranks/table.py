@@ -20,8 +20,9 @@ SOON, LATE = 0.1, 5.0  # s; how often the heartbeats are read until a recovery i
 
 
 class HeldSnapshot(NamedTuple):
-    """State of training that a rank has in shared memory.  Ranks with the same `shard` hold the same state; "": nobody
-    else holds this one."""
+    """State of training that a rank has in shared memory.  `step`: its number, which is the step unless a step was kept
+    twice or the steps went back (`ftrun_hooks/_snapshot.py`).  Ranks with the same `shard` hold the same state; "":
+    nobody else holds this one."""
 
     step: int
     shard: str = ""
@@ -223,7 +224,8 @@ class GroupOrdered(NamedTuple):
 
 
 class Waited(NamedTuple):
-    """Time has passed.  `moved`: the local ranks that have moved since the round at work began."""
+    """Time has passed.  `moved`: the local ranks that have moved since the round at work began, or since a hang was
+    declared for which the ranks settle."""
 
     moved: frozenset[int] = frozenset()
 
