@@ -88,7 +88,7 @@ class Reader:
         known = [(pid, t.tid or 0, t) for pid, stack in stacks.items() for t in stack.threads]
         mains = {(pid, tid) for pid, tid, thread in known if thread.name == "MainThread"}
         keeping = {(pid, tid) for pid, tid, thread in known if thread.gil}
-        self._single, self._known = mains | keeping, dict[object, Wakers]()
+        self._single, self._known, self._keeping = mains | keeping, dict[object, Wakers](), keeping
         self._handlers = Handlers(world, self.frames, mains, keeping, self._python, obeying, presumes_closed, stepped)
         self._connections = Connections(world)
         self._unknown = frozenset(pid for pid, process in world.processes.items() if process.problem)
@@ -167,7 +167,11 @@ class Reader:
         waits = thread.call is not None and thread.call.kind in ("epoll", "poll")
         if waits and recognized.only_serves(self.frames(*node), thread.name, code):
             return recognized.SERVED
-        return recognized.given(self.frames(*node), main, code, mapped)
+        found = recognized.given(self.frames(*node), main, code, mapped)
+        writes = thread.state == "D" or kind_of(thread) in ("out", "other", "device")
+        if node in self._keeping or (writes and found == {Gives.REPORT}):
+            return frozenset(Gives)  # it has the interpreter's lock, or may have that of a stream that others write to
+        return found
 
     def _ends_job(self, pid: int) -> bool:
         """Whether the end of this process is that of the job: a rank that has stepped, and nobody's trial."""
