@@ -2,10 +2,11 @@
 
 A process that serves a rank may have a watchdog: its parent, or another process of the same rank, kills it after a
 timeout, and then a wait for its end, its pipe or its lock is over.  A rank has none within the job: if a launcher ends
-one, the job has failed.  A process that moves and has no RANK may be a trial, though, whose parent has a timeout for it
-and goes on to the next trial.
+one, the job has failed.  A process that moves and has no RANK, or that of its parent, may be a trial, though: who has
+started it has a timeout for it, and goes on to the next trial.
 """
 
+import itertools
 from collections.abc import Container, Mapping
 from typing import Final
 
@@ -43,12 +44,21 @@ def _is_harmless(world: World, pid: int) -> bool:
     return recognized.reports_alone(world.processes[pid].program)
 
 
-def trials(world: World, ranks: Mapping[int, int]) -> dict[int, int]:
-    """By the pid of each process that moves and has no RANK (its number is negative then), its parent in the job."""
-    parents = {
-        pid: world.processes[pid].parent for pid, number in ranks.items() if number < 0 and pid in world.processes
-    }
-    return {pid: parent for pid, parent in parents.items() if parent in world.processes}
+def trials(world: World, ranks: Mapping[int, int]) -> dict[int, list[int]]:
+    """By the pid of each process that moves and has no RANK (its number is negative then), or has inherited it, those
+    that have started it."""
+    found = {pid: world.processes[pid].rank for pid in ranks if pid in world.processes}
+    return {pid: starters(world, pid) for pid, rank in found.items() if ranks[pid] < 0 or rank is not None}
+
+
+def starters(world: World, pid: int) -> list[int]:
+    """The processes of the job above this one that have the same RANK as it, or, like it, none."""
+
+    def number(one: int) -> tuple[int, int | None] | None:
+        rank = world.processes[one].rank
+        return None if rank is None else (rank, world.processes[one].size)
+
+    return [*itertools.takewhile(lambda above: number(above) == number(pid), world.line(pid))][1:]
 
 
 def _above(world: World, pid: int, ranks: Container[int]) -> int:

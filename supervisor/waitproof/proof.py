@@ -101,9 +101,9 @@ class Walk:
             node: Wakers(UNSTEADY) for node, one in wakers.items() if node[0] in unsteady and not one.open_reason
         }
         wakers |= _opened_by_handlers(wakers)
-        for pid, parent in families.trials(after, job.ranks).items():
-            if any(wakers[parent, thread.tid].open_reason for thread in after.processes[parent].threads):
-                wakers |= {(pid, t.tid): wakers[pid, t.tid].also((parent,)) for t in after.processes[pid].threads}
+        for pid, above in families.trials(after, job.ranks).items():
+            working = {one for one in above for t in after.processes[one].threads if wakers[one, t.tid].open_reason}
+            wakers |= {(pid, t.tid): wakers[pid, t.tid].also(working) for t in after.processes[pid].threads}
         gives = {
             (pid, t.tid): frozenset(Gives) if pid in seen.started | seen.ended | unsteady else reader.gives(pid, t)
             for pid, process in after.processes.items()

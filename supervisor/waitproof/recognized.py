@@ -203,7 +203,7 @@ _WRAPPING: Final = re.compile(r"/(sentry_sdk/integrations|opentelemetry/instrume
 _ITERATES: Final = ("tqdm/std.py", frozenset({"__iter__"}))  # it waits for what it was given to iterate
 # The outermost function of such a thread, without its class: it works until it is told to end.
 _LOOP_NAME: Final = re.compile(
-    r"(^|\.)_?(run|worker|target|thread_body|main|monitor|loop|ticker|consume\w*|flush|poll\w*|publish\w*|\w*_loop\w*)$"
+    r"(^|\.)_?(run|worker|target|thread_body|main|monitor|loop|ticker|consume\w*|poll\w*|publish\w*|\w*_loop\w*)$"
 )
 # The loop of a server of the standard library, by the classes of servers that only report (stacks.py finds them):
 # `prometheus_client.start_http_server` makes one of its own, which renders metrics for who asks.

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from waitproof import calls, handlers, recognized
+from waitproof import calls, families, handlers, recognized
 from waitproof.connections import Connections
 from waitproof.handled import CHILD
 from waitproof.handlers import Handlers
@@ -76,7 +76,7 @@ class Reader:
         stepped: Container[int] = (),
         ended: frozenset[int] = frozenset(),
     ) -> None:
-        self._code, self._enders = code, enders
+        self._code, self._enders, self._stepped = code, enders, stepped
         self._world, self._presumes_closed, self._in_group = world, presumes_closed, in_group
         self._links, self._listens = set[str](), False  # of the thread that is being followed
         self._frames = {(pid, thread.tid): thread.frames for pid, stack in stacks.items() for thread in stack.threads}
@@ -88,7 +88,7 @@ class Reader:
         known = [(pid, t.tid or 0, t) for pid, stack in stacks.items() for t in stack.threads]
         mains = {(pid, tid) for pid, tid, thread in known if thread.name == "MainThread"}
         keeping = {(pid, tid) for pid, tid, thread in known if thread.gil}
-        self._single, self._known = mains | keeping, dict[object, Wakers]()
+        self._single, self._known, self._keeping = mains | keeping, dict[object, Wakers](), keeping
         self._handlers = Handlers(world, self.frames, mains, keeping, self._python, obeying, presumes_closed, stepped)
         self._connections = Connections(world)
         self._unknown = frozenset(pid for pid, process in world.processes.items() if process.problem)
@@ -157,12 +157,25 @@ class Reader:
             return frozenset() if self._presumes_closed and thread.tid != pid else frozenset(Gives)
         node, mapped = (pid, thread.tid), self._code.mapped.get(pid, frozenset())
         main, code = thread.tid == pid, self._code.threads.get(node)
-        if thread.deaf and self._handlers.has_trained(pid) and recognized.dumps_traces(self.frames(*node), code):
+        if (
+            thread.deaf
+            and node not in self._frames
+            and self._ends_job(pid)
+            and recognized.dumps_traces(self.frames(*node), code)
+        ):
             return frozenset()
         waits = thread.call is not None and thread.call.kind in ("epoll", "poll")
         if waits and recognized.only_serves(self.frames(*node), thread.name, code):
             return recognized.SERVED
-        return recognized.given(self.frames(*node), main, code, mapped)
+        found = recognized.given(self.frames(*node), main, code, mapped)
+        writes = thread.state == "D" or kind_of(thread) in ("out", "other", "device")
+        if node in self._keeping or (writes and found == {Gives.REPORT}):
+            return frozenset(Gives)  # it has the interpreter's lock, or may have that of a stream that others write to
+        return found
+
+    def _ends_job(self, pid: int) -> bool:
+        """Whether the end of this process is that of the job: a rank that has stepped, and nobody's trial."""
+        return pid in self._stepped and not families.starters(self._world, pid)
 
     # --- the whole thread ---------------------------------------------------------------------------------------------
 

@@ -249,6 +249,14 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 thread(lambda: (signal.sigwait({signal.SIGTERM}), e.set())); ready(); e.wait()""",
     "a thread that waits for SIGTERM, and is joined": """signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 t = threading.Thread(target=lambda: signal.sigwait({signal.SIGTERM}), daemon=True); t.start(); ready(); t.join()""",
+    "a child that faulthandler's timer ends": """import faulthandler
+def act(): faulthandler.dump_traceback_later(7200, exit=True); ready(); stuck()
+p = fork.Process(target=act, daemon=True); p.start(); p.join()""",
+    "a thread without signals that runs functions in C": """import _thread, collections, functools, operator
+gate, held = threading.Lock(), threading.Lock(); gate.acquire(); held.acquire()
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+calls = map(operator.call, [functools.partial(gate.acquire, True, 7200), held.release])
+_thread.start_new_thread(collections.deque, (calls,)); ready(); held.acquire()""",
     "a main thread that waits for SIGTERM, on purpose": (
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); ready(); signal.sigwait({signal.SIGTERM})"
     ),

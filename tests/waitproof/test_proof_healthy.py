@@ -230,20 +230,37 @@ def test_a_process_of_the_same_rank_that_cannot_run_leaves_a_wait_closed(job: Jo
     assert "waits for a lock" in closed(job, job.pid).mechanism
 
 
+# A program that waits for a trial for `{}` seconds, and what else may be above the trial, or in it.
+PARENT = "import multiprocessing, threading\ndef stuck():\n lock = threading.Lock(); lock.acquire(); lock.acquire()\n"
+PARENT += (
+    "p = multiprocessing.get_context('fork').Process(target=stuck); p.start(); print(p.pid, flush=True); p.join({})"
+)
+SHELL = (
+    "import subprocess, sys; subprocess.run(['sh', '-c', '\"$@\"; exit', 'sh', sys.executable, '-c', {!r}], timeout={})"
+)
+STUCK = "import os, threading; print(os.getpid(), flush=True); lock = threading.Lock(); lock.acquire(); lock.acquire()"
+TIMER = f"import faulthandler; faulthandler.dump_traceback_later(7200, exit=True); {STUCK}"
+TRIALS = {
+    "its parent has a timeout": (PARENT.format(500), -1, "waits for a timer"),
+    "its parent has none": (PARENT.format(""), -1, None),
+    "it has inherited RANK, and its parent has a timeout": (PARENT.format(500), 0, "waits for a timer"),
+    "it has inherited RANK, and its parent has none": (PARENT.format(""), 0, None),
+    "a process above the shell that has started it has a timeout": (SHELL.format(STUCK, 500), -1, "waits for a timer"),
+    "it has a timer of faulthandler": (SHELL.format(TIMER, None), -1, "waits for a timer"),
+}
+
+
 @needs_spy
-@pytest.mark.parametrize(("seconds", "proved"), [("500", False), ("", True)])
-def test_a_trial_without_rank_that_its_parent_ends_after_a_timeout_is_not_proved(
-    job: Job, seconds: str, proved: bool
-) -> None:
-    """Unless the parent waits for it without a timeout."""
-    code = "p = multiprocessing.get_context('fork').Process(target=stuck); p.start(); print(p.pid, flush=True); p.join("
-    job.start(f"{SMALL}{code}{seconds})")
+@pytest.mark.parametrize("name", TRIALS)
+def test_a_trial_that_its_parent_ends_after_a_timeout_is_not_proved(job: Job, name: str) -> None:
+    code, number, expected = TRIALS[name]
+    job.start(code, **({} if number else {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}))
     pid, now = int(job.first_line), time.monotonic()
-    states = (RankState(-1 - pid, pid, moved_at=now - 60),)
+    states = (RankState(number * (pid + 1), pid, moved_at=now - 60, step=7),)
 
     def found() -> bool:
         seen = look(LookRequest(job.pid, now, (), states, between=0.3))
-        return (seen.open_reason is None) if proved else "waits for a timer" in (seen.open_reason or "")
+        return (seen.open_reason is None) if expected is None else expected in (seen.open_reason or "")
 
     wait_for(found, "that result")
 

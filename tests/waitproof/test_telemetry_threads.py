@@ -16,6 +16,7 @@ import pytest
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import COLLECTIVE, HEAD, closed, see
+from support.runs import wait_for
 from waitproof import recognized
 from waitproof.stacks import Frame
 
@@ -82,7 +83,7 @@ def test_a_healthy_wait_beside_it_is_not(job: Job, begin: str) -> None:
 
 
 # A package that reports what training does: its thread works for what is waited for, and has a timer.
-REPORTS = """import asyncio, logging, queue, threading, time
+REPORTS = """import asyncio, ctypes, logging, queue, threading, time
 loop, done, entries = asyncio.new_event_loop(), threading.Event(), queue.Queue()
 def run():
     loop.call_later(10**5, done.set)
@@ -104,6 +105,17 @@ def keep_log():
             time.sleep(10**5)
     threading.Thread(target=worker, daemon=True).start()
     done.wait()
+def show(stream):
+    def worker():
+        stream.write('-' * 10**6)
+    threading.Thread(target=worker, daemon=True).start()
+def compress():
+    def worker():
+        done.wait()
+        ctypes.PyDLL(None).sleep(10**5)
+    threading.Thread(target=worker, daemon=True).start()
+def flush():
+    time.sleep(10**5)
 def _publish_queue():  # as that of wandb's ServiceFinalizer
     entries.get()
 def publish():
@@ -117,6 +129,19 @@ WITHIN = {
     "all threads at the end": "wandb.begin(daemon=False); ready()",
     "a lock of the log": """import logging; logging.basicConfig(); wandb.keep_log(); ready()
 logging.warning('it trains')""",
+    "a thread of the program that calls it": """t = threading.Thread(target=wandb.flush, daemon=True)
+t.start(); ready(); t.join()""",
+}
+
+# What its threads hold while they wait, and for what these do.
+HELD = {
+    "the lock of a stream whose reader is slow": (
+        """wandb.show(sys.stderr)
+while select.select([], [2], [], 0)[1]: time.sleep(0.01)
+ready(); print('it trains', file=sys.stderr)""",
+        "outside the job",
+    ),
+    "the interpreter's lock": ("wandb.compress(); ready(); wandb.done.set()\nwhile True: pass", "waits for a timer"),
 }
 
 
@@ -133,6 +158,13 @@ def test_what_it_waits_for_itself_may_come_from_its_threads(job: Job, name: str)
     job.start(install(job) + WITHIN[name], "0")
     for _ in range(3):
         assert see(job, job.pid, step=7).open_reason
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_its_threads_hold_may_come_from_them(job: Job, name: str) -> None:
+    code, why = HELD[name]
+    job.start(install(job) + code, "0")
+    wait_for(lambda: why in (see(job, job.pid, step=7).open_reason or ""), "the reason")
 
 
 @pytest.mark.parametrize("call", ["wandb.traced(stuck)", "wandb.traced(lambda: all_reduce(threading.Lock()))"])
