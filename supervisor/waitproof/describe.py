@@ -34,12 +34,13 @@ _OBJECTS: Final = (
     ("queue.py", {"join"}, "the end of a queue's work"),
     ("multiprocessing/queues.py", {"get"}, "an item in a queue of processes"),
     ("multiprocessing/queues.py", {"put"}, "room in a queue of processes"),
-    ("multiprocessing/pool.py", {"get", "wait", "next"}, "a result of a pool of processes"),
+    ("multiprocessing/queues.py", {"join"}, "the end of the work of a queue of processes"),
+    ("multiprocessing/synchronize.py", {"wait", "wait_for"}, "a condition of processes"),
+    ("multiprocessing/pool.py", {"get", "wait", "next"}, "a result of a pool"),
     ("threading.py", {"join", "_wait_for_tstate_lock", "_shutdown"}, "the end of a thread"),
     ("concurrent/futures/_base.py", {"result", "exception", "wait", "as_completed"}, "the result of a future"),
     ("threading.py", {"wait", "wait_for"}, "a condition"),
 )
-_BEGINS: Final = frozenset({"_bootstrap", "_bootstrap_inner", "run"})  # in threading.py: where each thread begins
 
 
 class Describer:
@@ -147,6 +148,10 @@ class Describer:
             return f"is stuck in the kernel in {thread.wchan or 'an unknown function'}"
         if thread.call is None:
             return f"waits for {UNKNOWN}"
+        if recognized.awaits_task_of_pool(frames):
+            return "waits for its next task"
+        if recognized.runs_event_loop(frames):
+            return "waits for what its tasks of asyncio await"
         if found := _object(frames):
             return f"waits for {found}"
         return self._in_call(pid, thread, thread.call)
@@ -309,8 +314,7 @@ class Describer:
             before = [f"{self.who(one)} {self._because(one)}" for one in others[::-1][:NAMED]]
             return root, "; ".join([f"deadlock: {', and '.join(waits)}, each of which needs the next", *before])
         text = f"deadlock: {self._exact(root)} {self.waits(root, root)}, which only its own threads can end"
-        sides = [node for node in self._python if node[0] == root and node[1] != root and self._frames(*node)]
-        if sides:
+        if sides := [node for node in self._sides(root) if node[1] != root]:
             text += ": " + ", ".join(f"{self.thread(*node)} {self.waits(*node)}" for node in sides[:NAMED])
         return root, "; ".join([text, *before])
 
@@ -352,10 +356,15 @@ class Describer:
             everything = self._others(pid, [node for node in self._wakers if node[0] == pid])
             own = {other for other in everything if other in self._ranks} or everything or set(beside) - {pid}
         elif not own:
-            own = self._others(pid, [node for node in self._python if node[0] == pid and self._frames(*node)])
+            own = self._others(pid, self._sides(pid))
         if not own:
             return None
         return min(own, key=lambda other: (not self._is_stopped(other), self._serves_others(other), other))
+
+    def _sides(self, pid: int) -> list[ThreadId]:
+        """The threads of this process that run Python, but for those that only serve others."""
+        frames = {node: self._frames(*node) for node in self._python if node[0] == pid}
+        return [node for node, found in frames.items() if found and not recognized.serves_job(found)]
 
     def _others(self, pid: int, nodes: Iterable[ThreadId]) -> set[int]:
         return {other for node in nodes if node in self._wakers for other in self._wakers[node].awaited} - {pid}
@@ -365,7 +374,8 @@ class Describer:
         frames = self._frames(pid, pid)
         if pid in self._world.processes and recognized.reports_alone(self._world.processes[pid].program):
             return True
-        return bool(recognized.common_call(frames)) or recognized.awaits_work(frames) or recognized.manages(frames)
+        idle = recognized.awaits_work(frames) or recognized.awaits_task_of_pool(frames)
+        return bool(recognized.common_call(frames)) or idle or recognized.manages(frames)
 
     def _is_stopped(self, pid: int) -> bool:
         threads = self._world.processes[pid].threads if pid in self._world.processes else ()
@@ -374,8 +384,7 @@ class Describer:
 
 @functools.lru_cache(maxsize=1024)  # of thousands of threads most have the same frames
 def _own(frames: tuple[Frame, ...]) -> Frame | None:
-    below = [frame for frame in frames if not recognized.is_in(frame, "threading.py", _BEGINS)]
-    return own_frame(frames) or (outermost(below) if below else None)
+    return own_frame(frames) or outermost(frames)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -93,6 +93,12 @@ _WAITING: Final = (
     ("socket.py", frozenset({"accept"})),
 )
 _EVENTS: Final = (("threading.py", frozenset({"wait"})), ("multiprocessing/synchronize.py", frozenset({"wait"})))
+# The functions of the workers of a pool, and the files of the queues from which they take their tasks.
+_POOL_WORKERS: Final = (
+    ("multiprocessing/pool.py", frozenset({"worker"})),
+    ("concurrent/futures/process.py", frozenset({"_process_worker"})),
+)
+_QUEUES: Final = re.compile(r"/multiprocessing/(queues|connection|synchronize)\.py$")
 _EVENT_LOOP: Final = ("asyncio/base_events.py", frozenset({"_run_once"}))
 _UNTIL: Final = tuple((file, names | {"wait_for"}) for file, names in _EVENTS)
 _CHECK: Final = 5.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, and half a second
@@ -526,9 +532,14 @@ def awaits_event(frames: Sequence[Frame]) -> bool:
     """Whether code that is not of the standard library waits for an event or a condition itself, or has asyncio wait
     for whatever its tasks await, which no stack shows."""
     own = next((place for place, frame in enumerate(frames) if not frame.is_standard), 0)
-    if own > 1 and is_in(frames[1], *_EVENT_LOOP):
+    if own > 1 and runs_event_loop(frames):
         return True
     return own > 0 and all(any(is_in(frame, *row) for row in _UNTIL) for frame in frames[:own])
+
+
+def runs_event_loop(frames: Sequence[Frame]) -> bool:
+    """Whether this thread is in no task of asyncio, but in its loop, which waits until one can go on."""
+    return len(frames) > 1 and is_in(frames[1], *_EVENT_LOOP)
 
 
 def awaits_thread(frames: Sequence[Frame]) -> bool:
@@ -545,6 +556,17 @@ def trains(frames: Sequence[Frame]) -> bool:
 def awaits_work(frames: Sequence[Frame]) -> bool:
     """Whether this is a worker of a DataLoader that has nothing to do."""
     return any(loop.name == "_worker_loop" for loop in _loops(tuple(frames)))
+
+
+def serves_job(frames: Sequence[Frame]) -> bool:
+    """Whether this thread serves any process of the job that asks it for something, so that it waits for none."""
+    return any(loop.presumed.serves_job or loop.presumed.manages for loop in _loops(tuple(frames)))
+
+
+def awaits_task_of_pool(frames: Sequence[Frame]) -> bool:
+    """Whether this is the main thread of a worker of a pool of processes, and has nothing to do."""
+    waiting = next((n for n, frame in enumerate(frames) if not _QUEUES.search(frame.file)), 0)
+    return waiting > 0 and any(is_in(frames[waiting], *row) for row in _POOL_WORKERS)
 
 
 def is_in(frame: Frame, file: str, names: frozenset[str]) -> bool:

@@ -27,6 +27,8 @@ NEW: Final = "the process had just been started"
 _LIBRARY: Final = re.compile(r"^<frozen |/(site|dist)-packages/|/lib(64)?/python\d(\.\d+)?/|/python\d+\.zip/")
 _HOOKS: Final = re.compile(r"/ftrun_hooks/[^/]+\.py$")  # ftrun's own calls are no place in the program
 _SERVING: Final = "BaseServer.serve_forever"
+_BEGINS: Final = frozenset({"_bootstrap", "_bootstrap_inner", "run"})  # in threading.py: where each thread begins
+_GENERATED: Final = "<string>"  # also the file of a program that was given by `python -c`
 _PACKAGES: Final = re.compile(r"/(site|dist)-packages/")
 _PACKAGE: Final = re.compile(r".*/(site|dist)-packages/[^/]+(/|$)")  # the folder of a package, or a module
 
@@ -57,6 +59,10 @@ class Frame(NamedTuple):
         return bool(_LIBRARY.search(self.file)) and not _PACKAGES.search(self.file)
 
     @property
+    def begins_thread(self) -> bool:
+        return self.file.endswith("/threading.py") and self.name.rpartition(".")[2] in _BEGINS
+
+    @property
     def console_script(self) -> bool:
         """Whether it looks like one that pip has written: it imports the program and calls it."""
         folder, file = os.path.split(self.file)
@@ -77,23 +83,25 @@ class Thread(NamedTuple):
         """Where it is: the innermost line of the program's own code, and the library call in which that is."""
         if not self.frames:
             return "no Python frame"
-        own = own_frame(self.frames) or outermost(self.frames)
+        own = own_frame(self.frames) or outermost(self.frames) or self.frames[-1]
         return str(own) if own == self.frames[0] else f"{own}, in {self.frames[0]}"
 
 
 def own_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost frame of the program itself.  That of an installed program, which a console script or `python -m`
-    runs, is in the package that it enters first."""
-    own = next((frame for frame in frames if not frame.library), None)
+    runs, is in the package that it enters first.  Functions that a library has generated, such as those by which a
+    Manager is asked, are none."""
+    generated = _GENERATED if frames and frames[-1].file != _GENERATED else ""
+    own = next((frame for frame in frames if not frame.library and frame.file != generated), None)
     if own is not None and not (own is frames[-1] and own.console_script):
         return own
     entered = next((found for frame in frames[::-1] if (found := _PACKAGE.match(frame.file))), None)
     return next((frame for frame in frames if entered is not None and frame.file.startswith(entered[0])), None)
 
 
-def outermost(frames: Sequence[Frame]) -> Frame:
-    """The outermost frame that is not ftrun's."""
-    return next((frame for frame in reversed(frames) if not frame.is_hook), frames[-1])
+def outermost(frames: Sequence[Frame]) -> Frame | None:
+    """The outermost frame that is not ftrun's, after those in which each thread begins; None if there is no other."""
+    return next((frame for frame in reversed(frames) if not (frame.is_hook or frame.begins_thread)), None)
 
 
 class Stack(NamedTuple):

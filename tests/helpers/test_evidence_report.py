@@ -17,6 +17,7 @@ from ftrun.messages.evidence import EvidenceRequest, RankState
 from ftrun.messages.probe import Device
 from waitproof.procfs import Stat
 from waitproof.stacks import Frame, Stack, Thread
+from waitproof.wait_graph import GraphNode, WaitGraph
 
 hostile = st.text(st.sampled_from("`|*_<>[](){}#~&\\!\n\r\x1b\u202e\udcff aä-=+.1:/\"'"), max_size=30)
 
@@ -80,6 +81,22 @@ def test_the_report_says_what_to_do() -> None:
     )
     outside = found._replace(answers={}, mechanism="rank 0 waits for a reply from 10.0.0.1, which is outside the job")
     assert "outside the job, is there and answers" in what_to_do(outside)
+
+
+def test_the_code_to_mend_is_that_of_the_process_for_which_all_others_wait() -> None:
+    found = facts()._replace(answers={}, chain=[10, 12])
+    nodes = (GraphNode(10, "", "", "", "", wakers=(1,), main=True), GraphNode(12, "", "", "", "", main=True))
+    assert what_to_do(found._replace(graph=WaitGraph(nodes))).endswith("mend the code at text:12 text")
+    circle = (nodes[0], nodes[1]._replace(wakers=(0,)))
+    assert "mend the code at train.py:88 train" in what_to_do(found._replace(graph=WaitGraph(circle)))
+
+
+def test_the_code_to_mend_is_that_of_a_thread_where_the_main_thread_has_left_the_program() -> None:
+    ending = change(10, (Frame("_shutdown", "/usr/lib/python3.11/threading.py", 1590),))
+    worker = Thread(11, "loader", False, False, (Frame("load", "/job/data.py", 4),))
+    assert ending.stack is not None
+    both = ending._replace(stack=ending.stack._replace(threads=(*ending.stack.threads, worker)))
+    assert what_to_do(facts()._replace(answers={}, changes=[both])).endswith("mend the code at data.py:4 load")
 
 
 def test_a_stopped_process_is_to_be_continued() -> None:

@@ -23,6 +23,7 @@ SLEEP = Frame("sleep", f"{PACKAGES}/trainer/failures.py", 33)
 CLICK = Frame("Context.invoke", f"{PACKAGES}/click/core.py", 911)
 MAIN = Frame("main", f"{PACKAGES}/trainer/main.py", 10)
 LIBRARY = Frame("wait", "/usr/lib/python3.11/threading.py", 359)
+BEGINS = Frame("Thread._bootstrap", "/usr/lib/python3.11/threading.py", 1002)
 SCRIPT = Frame("<module>", "/venv/bin/trainer", 8)
 RUNPY = Frame("_run_module_as_main", "<frozen runpy>", 198)
 SINGLE = Frame("work", f"{PACKAGES}/single.py", 5)
@@ -43,6 +44,15 @@ PLACES = {
         "train:3 <module>, in core.py:911 Context.invoke",
     ),
     "one that is called bin/train": ((Frame("<module>", "/job/bin/train", 3),), "train:3 <module>"),
+    "a function that a library has generated": (
+        (LIBRARY, Frame("get", "<string>", 2), Frame("<module>", "/job/train.py", 6)),
+        "train.py:6 <module>, in threading.py:359 wait",
+    ),
+    "python -c": ((LIBRARY, Frame("<module>", "<string>", 2)), "<string>:2 <module>, in threading.py:359 wait"),
+    "a thread of a library": (
+        (LIBRARY, Frame("_feed", "/usr/lib/python3.11/multiprocessing/queues.py", 231), BEGINS),
+        "queues.py:231 _feed, in threading.py:359 wait",
+    ),
     "a library alone": ((LIBRARY,), "threading.py:359 wait"),
     "nothing": ((), "no Python frame"),
 }

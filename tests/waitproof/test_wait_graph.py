@@ -13,9 +13,11 @@ from ftrun.helpers.evidence.report import clean, headline, wait_lines, waits_doc
 from ftrun.helpers.evidence.wait_picture import BOXES, draw, render
 from waitproof import waits
 from waitproof.calls import Call
+from waitproof.describe import Describer
 from waitproof.proof import Facts, Walk
 from waitproof.stacks import Frame, Stack, Thread
 from waitproof.wait_graph import NODES, GraphNode, WaitGraph, build
+from waitproof.wakers import Wakers
 from waitproof.world import Descriptor, Interrupts, Socket, WaitingProcess, WaitingThread
 
 FUTEX, READ, POLL = Call("futex", "futex"), Call("read", "in"), Call("poll", "poll")
@@ -123,6 +125,60 @@ def test_a_chain_leads_from_a_child_to_the_outside() -> None:
     )
     assert "That may end: it waits for a reply from 10.0.0.7:443, which is outside the job." in wait_lines(graph)[1]
     assert "outside the job" in render(graph, "")
+
+
+LIBRARY = "/usr/lib/python3.11"
+SHARES = [
+    *at(294, "socket.accept", f"{LIBRARY}/socket.py"),
+    *at(138, "_ResourceSharer._serve", f"{LIBRARY}/multiprocessing/resource_sharer.py"),
+]
+IDLE = [
+    *at(395, "Connection._recv", f"{LIBRARY}/multiprocessing/connection.py"),
+    *at(103, "Queue.get", f"{LIBRARY}/multiprocessing/queues.py"),
+    *at(240, "_process_worker", f"{LIBRARY}/concurrent/futures/process.py"),
+]
+
+
+def test_the_cause_is_the_process_that_is_stuck_and_none_that_serves_or_has_nothing_to_do() -> None:
+    """A worker of a DataLoader has a thread that passes tensors on to any process; a pool has idle workers."""
+    made = [
+        process(100, ("MainThread", POLL, at(9))),
+        process(200, ("MainThread", READ, IDLE), parent=100),
+        process(300, ("MainThread", FUTEX, at(6, "load")), ("Thread-1", READ, SHARES), parent=100),
+    ]
+    wakers = {
+        (100, 100): Wakers(None, awaited=frozenset({200, 300})),
+        (200, 200): Wakers(None, awaited=frozenset({100, 300})),
+        (300, 300): Wakers(None),
+        (300, 301): Wakers(None, awaited=frozenset({100, 200})),
+    }
+    world = walked(*made).world
+    describer = Describer(world, {pid: stack for pid, stack, _ in made}, {100: 0}, wakers)
+    root, sentence = describer.deadlock(100, wakers)
+    assert root == 300
+    assert sentence == (
+        "deadlock: process 300 (python), main thread, waits for a lock at train.py:6, which only its own threads can "
+        "end; rank 0 waits for a signal at train.py:9"
+    )
+    assert describer.does(200, 200) == "waits for its next task"
+
+
+def test_conditions_and_queues_of_processes_have_names() -> None:
+    wait = at(268, "Condition.wait", f"{LIBRARY}/multiprocessing/synchronize.py")
+    join = at(330, "JoinableQueue.join", f"{LIBRARY}/multiprocessing/queues.py")
+    names = "a condition of processes", "the end of the work of a queue of processes"
+    for frames, said in zip((wait, wait + join), names, strict=True):
+        walk = walked(process(100, ("MainThread", FUTEX, [*frames, *at(7)])))
+        assert walk.describe.waits(100, 100) == f"waits for {said} at train.py:7"
+
+
+def test_a_loop_of_asyncio_waits_for_its_tasks() -> None:
+    loop = [
+        *at(468, "EpollSelector.select", f"{LIBRARY}/selectors.py"),
+        *at(1898, "BaseEventLoop._run_once", f"{LIBRARY}/asyncio/base_events.py"),
+    ]
+    walk = walked(process(100, ("MainThread", FUTEX, [*loop, *at(12)])))
+    assert walk.describe.waits(100, 100) == "waits for what its tasks of asyncio await at train.py:12"
 
 
 def test_a_suspect_that_has_ended_is_named() -> None:

@@ -338,7 +338,9 @@ def _declare_hang(
     elif phase.attempt.is_at_end:
         why += ", after the training had reached its end or its exit"
     new = seen | {"mechanism": None} if phase.finding.mechanism else seen  # what the sentence does not have yet
-    why = sentences.sentence(why, sentences.mechanism(new))
+    explained = sentences.sentence(why, sentences.mechanism(new))
+    # What waits for what is more than a stack, which the report has, too.
+    why = why if phase.finding.mechanism and len(explained) > sentences.REASON else explained
     cause: Cause = "hang" if fault is None else "fault"
     if fault is None and policy.only_report_hangs:
         return _report_only(job, phase, now, why, policy, so_far)

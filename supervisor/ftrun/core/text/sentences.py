@@ -11,7 +11,7 @@ from ftrun.core.text.durations import seconds, step_duration
 
 SHORT: Final = 150  # characters of text from elsewhere in one log line
 SHORTER: Final = 100  # the same, where one line holds several such texts
-REASON: Final = 240  # characters of a reason
+REASON: Final = 360  # characters of a reason
 LINE: Final = 300  # characters of the last line, without the path of the records, if `SHORT` of its reason fit
 STACK: Final = "; stack: "
 HANGS_UNDETECTED: Final = (

@@ -157,8 +157,20 @@ def what_to_do(facts: ReportFacts) -> str:
         return f"look at the stack of the rank that is behind: {behind[0]}"
     if "outside the job" in facts.mechanism:
         return "check that what it waits for, outside the job, is there and answers"
-    where = "what the stacks below show" if not involved or involved[0].gone else f"the code at {involved[0].location}"
+    known = involved and not involved[0].gone
+    where = f"the code at {_to_mend(facts, involved)}" if known else "what the stacks below show"
     return f"nothing now, if a restart is left; if it comes again at the same place, mend {where}"
+
+
+def _to_mend(facts: ReportFacts, involved: Sequence[ProcessChange]) -> str:
+    """The code of the process for which all others wait, if it waits for no other process itself; else of the suspect.
+    Where its main thread has only begun to end, in no code of the program, that of a thread that has."""
+    nodes = [(node, {facts.graph.nodes[place].pid for place in node.wakers}) for node in facts.graph.nodes if node.main]
+    last = {node.pid for node, others in nodes if others <= {node.pid}} & {*facts.chain[-1:]}
+    found = next((change for change in involved if change.pid in last and not change.gone), involved[0])
+    threads = (found.main, *found.stack.threads) if found.main and found.stack else ()
+    own = next((thread for thread in threads if thread and stacks.own_frame(thread.frames)), None)
+    return own.location if own else found.location
 
 
 def markdown(facts: ReportFacts, picture: str = "") -> str:
@@ -506,7 +518,7 @@ def wait_lines(graph: WaitGraph) -> list[str]:
         names = [plain(graph.nodes[place].name) for place in (*graph.cycle, graph.cycle[0])]
         parts.append(f"They wait for each other: {' → '.join(names)}.")
     if left:
-        parts.append(f"{several(left, 'thread')} more are not shown here.")
+        parts.append(f"{several(left, 'thread')} more {'is' if left == 1 else 'are'} not shown here.")
     return parts
 
 
