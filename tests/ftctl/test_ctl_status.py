@@ -224,6 +224,30 @@ def test_another_user_is_told_whose_ftrun_runs_in_the_container(runs: Runs, own:
         stop_inside(run)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("verb", ["status", "pause"])
+def test_root_without_sys_ptrace_is_told_whose_ftrun_runs_in_the_container(verb: str, tmp_path: Path) -> None:
+    """As `docker exec -u 0` into a container with a user: root has not the capability to see whose run dir it is."""
+    need_pid1()
+    named = ("setpriv", f"--reuid={OTHER_USER}", "--clear-groups", "bash", "-c", "exec -a ftrun sleep 600")
+    with subprocess.Popen([*PID1, *named]) as above:
+        try:
+            (first,) = wait_for(lambda: children(above.pid), "PID 1")
+            wait_for(lambda: Path(f"/proc/{first}/cmdline").read_bytes().startswith(b"ftrun\0"), "that it is an ftrun")
+            within = ("nsenter", "--target", str(first), "--pid", "--mount", "setpriv", "--bounding-set=-sys_ptrace")
+            environment = {k: v for k, v in os.environ.items() if not k.startswith("FTRUN_")}
+            environment |= {"TMPDIR": str(tmp_path)}
+            words = [*within, *FTCTL, verb]
+            done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120)
+        finally:
+            above.kill()
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"ftctl: no ftrun of yours is running, but process 1 is ftrun of user {OTHER_USER}: run ftctl as that user, or "
+        "name a run dir with --run-dir\n"
+    )
+
+
 def test_an_ftrun_that_a_signal_has_stopped_is_not_called_healthy(runs: Runs) -> None:
     run = runs.start(*python("import time; ft.beat(1); time.sleep(3600)"))
     run.until("first_beat")

@@ -189,7 +189,7 @@ def _foreign(pids: Iterable[int]) -> dict[int, int]:
         try:
             if _is_ftrun(pid):
                 found[pid] = os.stat(f"/proc/{pid}").st_uid
-                os.listdir(f"/proc/{pid}/fd")
+                os.readlink(f"/proc/{pid}/cwd")  # root without SYS_PTRACE lists /proc/<pid>/fd, but reads nothing there
                 del found[pid]
         except PermissionError:
             pass
@@ -209,9 +209,8 @@ def _is_ftrun(pid: int) -> bool:
 
 def _foreign_line(foreign: dict[int, int]) -> str:
     one = _list((f"process {pid} is ftrun of user {uid}" for pid, uid in foreign.items()), ", ...")
-    return (
-        f"no ftrun of yours is running, but {one}: run ftctl as that user or as root, or name a run dir with --run-dir"
-    )
+    who = "that user or as root" if os.getuid() else "that user"
+    return f"no ftrun of yours is running, but {one}: run ftctl as {who}, or name a run dir with --run-dir"
 
 
 def _is_own(path: str) -> bool:
