@@ -1,4 +1,3 @@
 from support.containers import mode as mode
 from support.containers import recorder as recorder
 from support.containers import start as start
-from support.containers import tty as tty

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.containers import NAMESPACE, PYTHON, Starter, afresh
+from support.containers import NAMESPACE, PYTHON, Starter, afresh, either
 from support.runs import DEADLINE, FTRUN, Mode, alive, wait_for
 
 BYTES = bytes(range(256)) * 4096
@@ -82,6 +82,7 @@ def test_automatic_heartbeats_come_first_on_pythonpath_or_not_at_all(start: Star
         assert (code, out.decode().strip()) == (0, expected)
 
 
+@either
 def test_input_and_output_are_unchanged(start: Starter, mode: Mode) -> None:
     run = start("sh", "-c", "tee /proc/self/fd/2", mode=mode, options=("--quiet",), stdin=subprocess.PIPE)
     code, out, err = run.finish(BYTES)
@@ -90,6 +91,7 @@ def test_input_and_output_are_unchanged(start: Starter, mode: Mode) -> None:
     assert err == BYTES
 
 
+@either
 def test_files_are_inherited_and_share_their_offsets(start: Starter, mode: Mode, tmp_path: Path) -> None:
     with tempfile.TemporaryFile() as given, (tmp_path / "out").open("wb") as out:
         given.write(b"one\ntwo\nthree\n")
@@ -145,6 +147,7 @@ def test_the_process_is_the_same_as_without_ftrun(start: Starter, mode: Mode, tm
     assert found["fds"] == [0, 1, 2, reader]
 
 
+@either
 def test_descriptors_after_a_restart_are_those_given(start: Starter, mode: Mode) -> None:
     script = "ls /proc/self/fd | wc -l; exit 1"
     options = ["--restart-on", "failure", "--backoff", "1ms"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ftrun.records.present.run_snapshot import read_snapshot
-from support.containers import Run, Starter
+from support.containers import Run, Starter, either
 from support.runs import HOUSE, Mode, wait_for
 from support.short import quick
 
@@ -67,6 +67,7 @@ if rank == {victim} and step == 5 and starts == 2:
 
 
 @pytest.mark.parametrize("victim", quick([0, 2]))
+@either
 def test_a_rank_that_is_killed_is_replaced_alone_and_its_daemon_is_ended(
     victim: int, start: Starter, mode: Mode, tmp_path: Path
 ) -> None:

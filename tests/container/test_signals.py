@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.containers import NAMESPACE, PYTHON, Recorder, Run, Starter, afresh, fill
+from support.containers import NAMESPACE, PYTHON, Recorder, Run, Starter, afresh, either, fill, on_a_terminal_or_not
 from support.runs import Mode, alive, children, state_of, wait_for
 from support.short import quick
 
@@ -23,6 +23,7 @@ REAL_TIME = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
 # --- forwarding -------------------------------------------------------------------------------------------------------
 
 
+@on_a_terminal_or_not
 def test_every_signal_is_forwarded_once(start: Starter, mode: Mode, tty: bool, recorder: Recorder) -> None:
     run = start(*recorder.alone, mode=mode, tty=tty)
     recorder.ready()
@@ -35,6 +36,7 @@ def test_every_signal_is_forwarded_once(start: Starter, mode: Mode, tty: bool, r
     assert len(run.named("spawned")) == 1
 
 
+@either
 def test_real_time_signals_are_not_merged(start: Starter, mode: Mode, recorder: Recorder) -> None:
     run = start(*recorder.alone, mode=mode)
     recorder.ready()
@@ -47,6 +49,7 @@ def test_real_time_signals_are_not_merged(start: Starter, mode: Mode, recorder: 
     assert run.wait() == 0
 
 
+@either
 def test_the_processes_of_the_command_get_no_signal(start: Starter, mode: Mode, recorder: Recorder) -> None:
     run = start(*recorder.with_child, mode=mode)
     recorder.ready()
@@ -60,6 +63,7 @@ def test_the_processes_of_the_command_get_no_signal(start: Starter, mode: Mode, 
     assert recorder.got(1, of_child=True) in ([signal.SIGTERM], [signal.SIGTERM, signal.SIGCONT])
 
 
+@either
 def test_a_signal_to_the_process_group_of_ftrun_reaches_the_command_once(
     start: Starter, mode: Mode, recorder: Recorder
 ) -> None:
@@ -97,6 +101,7 @@ SHELL = ("sh", "-c", '"$@"; exit $?', "script")
 
 
 @pytest.mark.parametrize(("wrapper", "code"), quick([((), 0), (SHELL, 143), ((*SHELL, *SHELL), 143)], 2))
+@either
 def test_a_program_can_save_with_the_help_of_its_workers(
     start: Starter, mode: Mode, tmp_path: Path, wrapper: tuple[str, ...], code: int
 ) -> None:
@@ -141,6 +146,7 @@ def test_the_default_action_of_a_signal_is_128_and_its_number(start: Starter, mo
     assert len(run.named("spawned")) == 1
 
 
+@on_a_terminal_or_not
 def test_the_exit_code_of_a_command_that_handles_sigterm_is_kept(
     start: Starter, mode: Mode, tty: bool, tmp_path: Path
 ) -> None:
@@ -152,6 +158,7 @@ def test_the_exit_code_of_a_command_that_handles_sigterm_is_kept(
     assert run.wait() == 5
 
 
+@either
 def test_stop_grace_ends_a_command_that_ignores_sigterm(start: Starter, mode: Mode, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     script = f"trap '' TERM; : > {ready}; while :; do sleep 1; done"
@@ -163,6 +170,7 @@ def test_stop_grace_ends_a_command_that_ignores_sigterm(start: Starter, mode: Mo
     assert not alive(command)
 
 
+@either
 def test_without_stop_grace_ftrun_waits_for_the_command(start: Starter, mode: Mode, tmp_path: Path) -> None:
     ready, go = tmp_path / "ready", tmp_path / "go"
     script = f"trap '' TERM; : > {ready}; while ! [ -e {go} ]; do sleep 0.02; done; exit 6"
@@ -176,6 +184,7 @@ def test_without_stop_grace_ftrun_waits_for_the_command(start: Starter, mode: Mo
     assert run.wait() == 6
 
 
+@either
 def test_only_signals_that_request_the_end_have_an_effect_during_the_backoff(start: Starter, mode: Mode) -> None:
     run = start("sh", "-c", "exit 3", mode=mode, options=["--restart-on", "failure", "--backoff", "60s"])
     run.until("exited")
@@ -203,6 +212,7 @@ sys.exit(9)
 """
 
 
+@either
 def test_a_stopped_command_is_not_a_hang(start: Starter, mode: Mode, tmp_path: Path) -> None:
     """It is stopped for longer than the start timeout before its first heartbeat, then for longer than the timeout."""
     options = ["--hang-timeout", "3s", "--start-timeout", "3s"]
@@ -225,6 +235,7 @@ def test_a_stopped_command_is_not_a_hang(start: Starter, mode: Mode, tmp_path: P
     assert len(run.named("spawned")) == 1
 
 
+@either
 def test_a_stopped_command_can_be_ended(start: Starter, mode: Mode) -> None:
     """SIGTERM to a stopped process waits for SIGCONT, as without ftrun."""
     run = start("sleep", "600", mode=mode)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.containers import PYTHON, Recorder, Starter, Terminal, afresh
+from support.containers import PYTHON, Recorder, Starter, Terminal, afresh, either
 from support.runs import FTRUN, Mode, alive, children, state_of, wait_for
 
 INTERRUPT, QUIT, SUSPEND = b"\x03", b"\x1c", b"\x1a"
@@ -26,6 +26,7 @@ def program(folder: Path, text: str) -> list[str]:
 # --- ftrun leads the session, as in `docker run -it` ------------------------------------------------------------------
 
 
+@either
 def test_the_command_has_the_foreground_and_reads_what_is_typed(start: Starter, mode: Mode, tmp_path: Path) -> None:
     code = "say('foreground %s' % (os.tcgetpgrp(0) == os.getpgrp() == os.getpid()))\nsay('<%s>' % input())\nsys.exit(3)"
     run = start(*program(tmp_path, code), mode=mode, tty=True)
@@ -53,6 +54,7 @@ def test_keys_reach_the_whole_group_and_other_signals_the_command_alone(
 
 
 @pytest.mark.parametrize(("key", "code"), [(INTERRUPT, 130), (QUIT, 131)], ids=["ctrl-c", "ctrl-backslash"])
+@either
 def test_an_interrupt_ends_the_job(start: Starter, mode: Mode, key: bytes, code: int) -> None:
     script = "ulimit -c 0; echo up; exec sleep 600"
     options = ["--restart-on", "hang,failure"]
@@ -74,6 +76,7 @@ while True:
 """
 
 
+@either
 def test_terminal_modes_are_restored_after_a_hang(start: Starter, mode: Mode, tmp_path: Path) -> None:
     """For the next attempt and for the user."""
     options = ["--hang-timeout", "300ms", "--max-restarts", "2"]
@@ -143,6 +146,7 @@ def assert_suspend_has_no_effect(terminal: Terminal, number: int) -> None:
 
 
 @pytest.mark.parametrize("above", [(), SCRIPT], ids=["alone", "script"])
+@either
 def test_suspend_without_a_shell_has_no_effect(
     start: Starter, mode: Mode, tmp_path: Path, above: tuple[str, ...]
 ) -> None:
@@ -158,6 +162,7 @@ def test_suspend_without_a_shell_has_no_effect(
     assert run.wait() == 0
 
 
+@either
 def test_a_group_that_stops_itself_for_the_terminal_is_continued(start: Starter, mode: Mode, tmp_path: Path) -> None:
     """As a full-screen program does after it has restored the screen."""
     seen = "signal.signal(signal.SIGTSTP, signal.SIG_DFL)\nsay('u' + 'p')\n"
@@ -168,6 +173,7 @@ def test_a_group_that_stops_itself_for_the_terminal_is_continued(start: Starter,
     assert not run.named("hang")
 
 
+@either
 def test_interrupt_during_the_backoff_ends_the_job(start: Starter, mode: Mode) -> None:
     """The foreground is not left to the process group that has ended."""
     options = ["--restart-on", "failure", "--backoff", "60s"]

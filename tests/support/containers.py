@@ -35,6 +35,7 @@ from support.runs import (
     end_process,
     need_pid1,
     outside,
+    permitted,
     wait_for,
     without_start_line,
 )
@@ -335,20 +336,32 @@ class Recorder:
 
 
 MODES = ("subreaper", pytest.param("pid1", marks=pytest.mark.pid1))
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(params=MODES)
 def mode(request: pytest.FixtureRequest) -> Mode:
-    """ftrun runs as subreaper, and as a real PID 1."""
+    """ftrun runs as subreaper, and as a real PID 1.  `either`: as PID 1 where that is permitted."""
     if request.param == "pid1":
         need_pid1()
-        return "pid1"
-    return "subreaper"
+    if request.param == "either":
+        return "pid1" if permitted(*PID1) else "subreaper"
+    return "pid1" if request.param == "pid1" else "subreaper"
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "tty"])
-def tty(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
+# Where the kernel makes no difference between the two, the gate tries one.
+either = pytest.mark.parametrize("mode", ["either", pytest.param("subreaper", marks=SLOW)], indirect=True)
+# With a terminal and without one, which is `tty`: the gate tries each way once.
+on_a_terminal_or_not = pytest.mark.parametrize(
+    ("mode", "tty"),
+    [
+        pytest.param("subreaper", True, id="subreaper-tty"),
+        pytest.param("pid1", False, id="pid1-plain", marks=pytest.mark.pid1),
+        pytest.param("subreaper", False, id="subreaper-plain", marks=SLOW),
+        pytest.param("pid1", True, id="pid1-tty", marks=[pytest.mark.pid1, SLOW]),
+    ],
+    indirect=["mode"],
+)
 
 
 @pytest.fixture

@@ -197,6 +197,15 @@ SLOW = {
     "a file lock of two processes",
     "a child that shares its memory",
     "a child that has ended",
+    "a child that sleeps",
+    "a connection that is expected",
+    "a terminal",
+    "a memfd, which anybody may have been given",
+    "a timerfd",
+    "a POSIX timer",
+    "an alarm",
+    "an event that a handler sets",
+    "a process that only keeps the container",
 }
 
 
