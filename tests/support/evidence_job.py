@@ -151,7 +151,7 @@ class EvidenceHelper:
                 *program,
                 "-I",
                 "-c",
-                CODE.format(name="evidence"),
+                CODE.format(name="evidence.program"),
                 PATHS,
                 json.dumps({"request": "evidence_request"} | request),
             ],
