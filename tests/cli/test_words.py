@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from ftrun.core.machine.effects import Exit
 from ftrun.core.machine.values import Ledger
 from ftrun.core.rules import exit_codes
@@ -67,9 +69,12 @@ def test_last_line_says_which_starts_it_counts_where_not_all_are_of_this_ftrun()
 # --- by real runs -----------------------------------------------------------------------------------------------------
 
 
-def test_last_line_of_a_group_that_never_formed_counts_the_wait(runs: Runs) -> None:
+@pytest.mark.parametrize("shares", [False, True])
+def test_last_line_of_a_group_that_never_formed_counts_the_wait(shares: bool, runs: Runs) -> None:
+    """Also where the start had to wait for the state dir."""
+    disk = ("--state-dir", str(runs.folder / "state")) if shares else ()
     place = ("--group-size", "2", "--group-rank", "0", "--group-endpoint", f"127.0.0.1:{free_port()}")
-    run = runs.run(*place, "--wait-peer", "2s", "true")
+    run = runs.run(*place, *disk, "--wait-peer", "2s", "true")
     assert run.wait() == 195, run.log()
     found = re.search(r"ended with 195 \(.*?\) after ([\d.]+)s: .* 0 starts;", run.stderr)
     assert found is not None, run.stderr

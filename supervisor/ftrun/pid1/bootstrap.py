@@ -220,8 +220,8 @@ class Setup(NamedTuple):
     def print_summary(self, end: do.Exit, ledger: Ledger, phase: str, logged: bool) -> None:
         """Log and print the last line of a run, if there is anything to report."""
         spent = figures(ledger.account, time.monotonic())
-        never_began = ledger.account.wall == self.ledger.account.wall  # as a group that did not form: all of it waited
-        lasted = spent.wall + (time.monotonic() - self.since if never_began else 0.0)
+        never_began = ledger.starts == self.ledger.starts  # as a group that did not form: all of it waited
+        lasted = self.ledger.account.wall + time.monotonic() - self.since if never_began else spent.wall
         outcome = lasted, spent.restarts, summary(spent), phase, logged
         deleted = self.run_dir.given == self.run_dir.path and self.journal.is_deleted
         records_in = f"{self.run_dir.given}, which was deleted" if deleted else self.run_dir.given
