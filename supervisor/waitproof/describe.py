@@ -375,7 +375,8 @@ class Describer:
         if pid in self._world.processes and recognized.reports_alone(self._world.processes[pid].program):
             return True
         idle = recognized.awaits_work(frames) or recognized.awaits_task_of_pool(frames)
-        return bool(recognized.common_call(frames)) or idle or recognized.manages(frames)
+        serves = recognized.manages(frames) or recognized.serves_job(frames)
+        return bool(recognized.common_call(frames)) or idle or serves
 
     def _is_stopped(self, pid: int) -> bool:
         threads = self._world.processes[pid].threads if pid in self._world.processes else ()

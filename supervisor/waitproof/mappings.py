@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from waitproof import procfs
@@ -31,6 +32,7 @@ class Mappings:
     def __init__(self) -> None:
         self._tables: dict[int, list[Mapping]] = {}
         self.named: set[str] = set()  # the shared files that other programs may open by a name, as far as read
+        self.spawned: set[str] = set()  # those that only other processes of the program may open so
 
     def all(self, pid: int) -> list[Mapping]:
         """All mappings of a process, in the order of their addresses; empty if access is denied."""
@@ -68,8 +70,11 @@ class Mappings:
                     start, _, end = fields[0].partition("-")
                     path, key = " ".join(fields[5:]), f"map:{fields[3]}:{fields[4]}"
                     found.append(Mapping(int(start, 16), int(end, 16), fields[1], key, path))
-                    if found[-1].is_shared and not _is_nameless(pid, path, fields[4]):
+                    names = _names(pid, path, fields[4]) if found[-1].is_shared else ()
+                    if names is None or not all(_SPAWNED.fullmatch(name) for name in names):
                         self.named.add(key)
+                    elif names:
+                        self.spawned.add(key)
         return self._tables[pid]
 
 
@@ -77,23 +82,27 @@ _NONE: Final = "map:00:00:0"
 # Of sem_open(3), which closes the descriptor at once; of multiprocessing and of torch, which send theirs only to
 # processes of the same program.
 _UNSENT: Final = ("/dev/shm/sem.", "/dev/shm/pym-", "/dev/shm/torch_")
+# A semaphore of multiprocessing, where processes are not forked.  It gives this name, which it draws by lot, to the
+# processes that it spawns, and to nobody else (`SemLock.__getstate__` in multiprocessing/synchronize.py).
+_SPAWNED: Final = re.compile(r"sem\.mp-[a-z0-9_]{8}")
 
 
-def _is_nameless(pid: int, path: str, inode: str) -> bool:
-    """Whether no program can open this memory by a name, and none was given a descriptor of it.
+def _names(pid: int, path: str, inode: str) -> Sequence[str] | None:
+    """The names by which a program can open this memory; None: not known, or it may have been given a descriptor.
 
     A memfd, or a deleted file of the program's own, may have been sent to anybody, who need not have mapped it yet.  A
     semaphore of glibc is mapped from a file that has had another name, so that it seems deleted while it has one.
     """
     if path.startswith("/dev/zero (deleted)"):  # MAP_SHARED with MAP_ANONYMOUS, which only children get
-        return True
-    if not path.startswith(_UNSENT) or not path.endswith(" (deleted)"):
-        return False
+        return ()
+    made = path.endswith(" (deleted)") or _SPAWNED.fullmatch(os.path.basename(path)) is not None
+    if not path.startswith(_UNSENT) or not made:
+        return None
     try:
         with os.scandir(f"/proc/{pid}/root/dev/shm") as entries:
-            return all(str(entry.inode()) != inode for entry in entries)
+            return [entry.name for entry in entries if str(entry.inode()) == inode]
     except OSError:
-        return False
+        return None
 
 
 def rings(pid: int) -> int:

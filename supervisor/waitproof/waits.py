@@ -24,7 +24,7 @@ SHARED: Final = ("pipe:", "socket:", "anon_inode:[eventfd]", "anon_inode:[eventp
 
 
 def empty(group: frozenset[str]) -> World:
-    return World(time.monotonic(), {}, {}, {}, {}, {}, group, {}, {}, set(), {}, set(), set(), {}, {}, {})
+    return World(time.monotonic(), {}, {}, {}, {}, {}, group, {}, {}, set(), set(), {}, set(), set(), {}, {}, {})
 
 
 def observe(
@@ -81,6 +81,7 @@ def observe_job(
         for key in shared & tables.shared(pid):
             world.holders.setdefault(key, {})[pid] = "rw"
     world.named.update(shared & tables.named)
+    world.spawned.update(shared & tables.spawned)
     inodes = {thread.lock for process in world.processes.values() for thread in process.threads if thread.lock}
     world.lock_files.update(locks.open_files({pid: world.processes[pid].fds for pid in permitted}, inodes))
 

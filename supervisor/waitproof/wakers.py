@@ -126,7 +126,8 @@ class Reader:
             return Wakers(str(reason))
         polls = presumed is not None and (thread.timed or not self.frames(pid, thread.tid))
         ending = self._enders.get(pid, ())
-        pids = frozenset({pid, *self._world.memory.get(pid, ()), *awaited, *beside, *ending})
+        opening = self._world.processes if thread.shared in self._world.spawned else ()
+        pids = frozenset({pid, *self._world.memory.get(pid, ()), *awaited, *beside, *ending, *opening})
         handler = 0 if thread.is_stopped else self._handlers.runs(pid, process, thread, presumed)
         own, others = self._gives(pid, thread)
         frames = self.frames(pid, thread.tid)
@@ -462,8 +463,8 @@ KINDS: Final = (
     ),
     Kind(
         "a lock in shared memory",
-        "the processes that map it; anybody, if the memory has a name or a descriptor that can be handed on "
-        "(memfd, `/dev/shm`, a file)",
+        "the processes that map it; any of the job, if multiprocessing has named it; anybody, if it has another name "
+        "or a descriptor (memfd)",
         "that of multiprocessing and torch is sent to processes of the job alone",
         {"shared futex": Reader._shared_lock},
     ),

@@ -155,11 +155,11 @@ class World(NamedTuple):
 
     `blockers`: by the pid that waits for a file lock and the inode, the pids that block it.  `lock_files`: by inode,
     the pids of the job that have an open file with a lock on it.  `named`: the shared mappings that have a name, so
-    that any program can open them.  `zombies`: by pid and start, the processes that have ended and were not awaited,
-    with their parents; `bereaved`: the pids of which a child has ended since an earlier observation (short_lived.py).
-    `receiving`: the pids to which descriptors are being passed.  `doubts`: why not all that may signal an object of
-    this kind is known: `descriptor` for any, or `eventfd`; `handed`: to whom a pipe or a connection may have been
-    handed that is not visible.
+    that any program can open them; `spawned`: those that only processes of the job can.  `zombies`: by pid and start,
+    the processes that have ended and were not awaited, with their parents; `bereaved`: the pids of which a child has
+    ended since an earlier observation (short_lived.py).  `receiving`: the pids to which descriptors are being passed.
+    `doubts`: why not all that may signal an object of this kind is known: `descriptor` for any, or `eventfd`; `handed`:
+    to whom a pipe or a connection may have been handed that is not visible.
     `memory`: by pid, the other processes that run in the same memory.  `rings`: by pid, how many rings of io_uring are
     mapped.
     """
@@ -174,6 +174,7 @@ class World(NamedTuple):
     blockers: dict[tuple[int, str], set[int]]
     lock_files: dict[str, set[int]]
     named: set[str]
+    spawned: set[str]
     zombies: dict[tuple[int, int], int]
     bereaved: set[int]
     receiving: set[int]

@@ -72,6 +72,11 @@ CLOSED = {
         "ours, theirs = multiprocessing.Pipe(); fork.Process(target=theirs.recv).start(); ready(); ours.recv()",
         "each of which needs the next",
     ),
+    "a semaphore for spawned processes": (
+        "import operator; spawn = multiprocessing.get_context('spawn'); s = spawn.Semaphore(0)\n"
+        "spawn.Process(target=operator.methodcaller('acquire'), args=(s,)).start(); ready(); s.acquire()",
+        "a lock in shared memory",
+    ),
     "a semaphore of processes": (
         "s = fork.Semaphore(0); fork.Process(target=s.acquire).start(); ready(); s.acquire()",
         "a lock in shared memory",
@@ -179,6 +184,10 @@ OPEN = {
     ),
     "processes that come and go": (
         "def work():\n    while True:\n        subprocess.run(['true'])\nthread(work); ready(); stuck()"
+    ),
+    "a semaphore that a spawned process may open": (
+        "s = multiprocessing.get_context('spawn').Semaphore(0)\n"
+        "subprocess.Popen(['sleep', '600']); ready(); s.acquire()"
     ),
     "a named semaphore": (
         "libc = ctypes.CDLL(None); libc.sem_open.restype = ctypes.c_void_p\n"

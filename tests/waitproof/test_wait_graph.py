@@ -132,6 +132,10 @@ SHARES = [
     *at(294, "socket.accept", f"{LIBRARY}/socket.py"),
     *at(138, "_ResourceSharer._serve", f"{LIBRARY}/multiprocessing/resource_sharer.py"),
 ]
+FORKS = [
+    *at(468, "EpollSelector.select", f"{LIBRARY}/selectors.py"),
+    *at(220, "main", f"{LIBRARY}/multiprocessing/forkserver.py"),
+]
 IDLE = [
     *at(395, "Connection._recv", f"{LIBRARY}/multiprocessing/connection.py"),
     *at(103, "Queue.get", f"{LIBRARY}/multiprocessing/queues.py"),
@@ -143,11 +147,13 @@ def test_the_cause_is_the_process_that_is_stuck_and_none_that_serves_or_has_noth
     """A worker of a DataLoader has a thread that passes tensors on to any process; a pool has idle workers."""
     made = [
         process(100, ("MainThread", POLL, at(9))),
+        process(150, ("MainThread", READ, FORKS), parent=100),
         process(200, ("MainThread", READ, IDLE), parent=100),
         process(300, ("MainThread", FUTEX, at(6, "load")), ("Thread-1", READ, SHARES), parent=100),
     ]
     wakers = {
-        (100, 100): Wakers(None, awaited=frozenset({200, 300})),
+        (100, 100): Wakers(None, awaited=frozenset({150, 200, 300})),
+        (150, 150): Wakers(None, awaited=frozenset({100})),
         (200, 200): Wakers(None, awaited=frozenset({100, 300})),
         (300, 300): Wakers(None),
         (300, 301): Wakers(None, awaited=frozenset({100, 200})),
