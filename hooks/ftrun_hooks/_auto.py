@@ -254,6 +254,8 @@ AFTER: dict[str, Callable[[Any], None]] = {
     "lightning.fabric.utilities.cloud_io": _lightning,
     "lightning_fabric.utilities.cloud_io": _lightning,
     "safetensors.torch": _wrapped("safetensors", {"save_file": (1, ("filename",))}, {"load_file": (0, ("filename",))}),
+    # `from_pretrained`; `save_pretrained` calls the function above.
+    "transformers.modeling_utils": _wrapped("safetensors", {}, {"safe_open": (0, ("filename",))}),
 }
 
 

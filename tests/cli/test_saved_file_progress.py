@@ -60,6 +60,23 @@ def load(path):
 def save(path, model, epoch):
     Fabric(accelerator="cpu").save(path, {"model": model.state_dict(), "epoch": epoch})
 """
+# The weights alone, which `from_pretrained` reads by `safe_open`.
+PRETRAINED = """
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+torch.set_num_threads(1)
+class Own(PreTrainedModel):
+    config_class = PretrainedConfig
+    def __init__(self, config):
+        super().__init__(config)
+        self.linear = torch.nn.Linear(2, 1)
+        self.post_init()
+def load(path):
+    Own.from_pretrained(path)
+    return int(path.rpartition("_")[2])
+def save(path, model, epoch):
+    Own(PretrainedConfig()).save_pretrained(path)
+"""
 # Plain SGD, whose step count begins anew with each start.  `END`: how an attempt ends after two epochs.
 OTHER = """
 import os, sys, threading
@@ -125,8 +142,9 @@ dist.destroy_process_group()
         ("torch.distributed", DISTRIBUTED),
         ("torch.distributed", DISTRIBUTED_STATE),
         ("lightning.fabric", FABRIC),
+        ("transformers", PRETRAINED),
     ],
-    ids=["torch.save", "safetensors", "distributed", "distributed with an optimizer", "fabric"],
+    ids=["torch.save", "safetensors", "distributed", "distributed with an optimizer", "fabric", "from_pretrained"],
 )
 @pytest.mark.parametrize("end", ["die", "hang"])
 def test_resumed_program_that_saves_newer_state_makes_progress(

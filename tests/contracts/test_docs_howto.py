@@ -75,6 +75,7 @@ def test_torchrun(runs: Runs) -> None:
 def test_transformers_trainer(runs: Runs) -> None:
     need("transformers", "accelerate")
     (runs.folder / "train.py").write_text(block("transformers.md", "python"), encoding="utf-8")
+    (runs.folder / "out" / "checkpoint-5").mkdir(parents=True)  # as a kill in the middle of a save leaves it
     run = runs.start(*WIDE, sys.executable, "train.py", CUDA_VISIBLE_DEVICES="")
     assert run.wait(LONG) == 0, run.log()
     assert kept(run) in (["checkpoint-10", "checkpoint-20"], ["checkpoint-20"])  # on a busy machine one look sees both

@@ -15,6 +15,7 @@ class FtrunFinder(object):
         "torch.",
         "torch_npu.",
         "safetensors.torch",
+        "transformers.modeling_utils",
         "lightning.fabric.utilities.cloud_io",
         "lightning_fabric.utilities.cloud_io",
         "mindspore.",
