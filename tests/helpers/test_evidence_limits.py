@@ -161,7 +161,7 @@ def test_the_reply_is_sent_in_time_without_evidence(job: Job) -> None:
     answer = ask(job, between=600, timeout=8, given=False)
     assert answer.seconds < 300
     problem = "the processes could not be observed in time"
-    assert answer.lines[0] == {"event": "problem", "what": f"evidence: {problem}"}
+    assert answer.lines[0] == {"event": "problem", "what": f"whether the job hangs is not known: {problem}"}
     assert (answer.result["cleared"], answer.result["processes"], answer.result["report"]) == (problem, 1, None)
 
 

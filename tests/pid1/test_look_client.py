@@ -52,6 +52,10 @@ class World:
         assert name == "evidence"
         self.sent.append(messages.ON_TIME.load(line))
 
+    def lines(self) -> list[str]:
+        """What is printed."""
+        return [line for _, _, line in self.context.records if line is not None]
+
     def problems(self) -> list[str]:
         found = [str(dict(fields)["what"]) for name, fields, _ in self.context.records if name == "problem"]
         self.context.records.clear()
@@ -88,13 +92,25 @@ def test_the_answer_is_an_event_and_a_second_one_is_not(world: World) -> None:
 def test_a_look_that_fails_is_one_problem_in_an_attempt_and_never_a_verdict(world: World) -> None:
     for _ in range(2):
         world.client.look(ATTEMPT)
-        world.client.parse(messages.EVENTS.dump(Problem("evidence: an error occurred")))
+        world.client.parse(messages.EVENTS.dump(Problem("an error")))
         assert world.client.on_end(NOW) == []
-    assert world.problems() == ["evidence: an error occurred"]
+    assert world.lines() == ["evidence: whether the job hangs is not known: an error; the command is not affected"]
+    assert world.problems() == ["whether the job hangs is not known: an error"]
     world.client.on_spawning()
     world.client.look(ATTEMPT)
     assert world.client.on_end(NOW) == []
-    assert world.problems() == ["a look at the job ended without a result"]
+    assert world.problems() == ["whether the job hangs is not known: a look at it ended without a result"]
+
+
+def test_that_no_hang_may_be_found_is_printed_once_in_an_attempt(world: World) -> None:
+    for attempt in (1, 2):
+        world.client.on_spawning()
+        for _ in range(2):
+            world.client.investigate(FINDING, ATTEMPT)
+            for what in ("the report could not be written", f"{messages.UNKNOWN}: no memory"):
+                world.client.parse(messages.EVENTS.dump(Problem(what)))
+        line = "evidence: whether the job hangs is not known: no memory; the command is not affected"
+        assert world.lines() == [line] * attempt
 
 
 def test_a_look_that_is_late_is_ended(world: World) -> None:
@@ -105,7 +121,7 @@ def test_a_look_that_is_late_is_ended(world: World) -> None:
     assert world.removed == 0
     assert world.client.settle(deadline) == []
     assert (world.removed, world.client.deadline) == (1, None)
-    assert world.problems() == ["a look at the job was not complete in time; ftrun ended it"]
+    assert world.problems() == ["whether the job hangs is not known: a look at it was not complete in time"]
 
 
 def test_an_investigation_takes_the_place_of_a_look(world: World) -> None:

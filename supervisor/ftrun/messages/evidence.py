@@ -10,6 +10,8 @@ from ftrun.messages.group_waits import LookMembership
 from ftrun.messages.helpers import Problem
 from ftrun.messages.probe import Device
 
+UNKNOWN: Final = "whether the job hangs is not known"  # begins a problem of which that is the consequence
+
 
 class RankState(NamedTuple):
     """The last known state of a rank.  `sections`: the names of its open sections, the innermost last."""

@@ -29,7 +29,7 @@ from ftrun.helpers.evidence.nccl_ras import NcclView
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.processes import Observation, ProcessChange, changes, find_moving, process_subtree
 from ftrun.helpers.evidence.report import ReportFacts, ReportFolder
-from ftrun.messages.evidence import ON_TIME, EvidenceEvent, EvidenceRequest, Reply
+from ftrun.messages.evidence import ON_TIME, UNKNOWN, EvidenceEvent, EvidenceRequest, Reply
 from ftrun.messages.helpers import Problem
 from ftrun.records.files import state
 from waitproof import libraries, procfs, stacks, wait_graph, waits
@@ -141,7 +141,7 @@ class Investigation:
     def give_up(self, why: str) -> None:
         """Send the reply if it was not sent yet.  Without evidence only a given timeout ends anything."""
         cleared = None if self._request.given else why
-        self._reply(Classification(cleared, why, 0.0, 0.0), "", None, problem=f"evidence: {why}")
+        self._reply(Classification(cleared, why, 0.0, 0.0), "", None, problem=f"{UNKNOWN}: {why}" if cleared else why)
 
     def _reply(
         self,
@@ -261,7 +261,7 @@ class Investigation:
             return self._folder.report
         except OSError as error:
             if not self._replied.locked():  # otherwise the report exists and only lacks what arrived late
-                self._send(Problem(f"evidence: the report could not be written: {error}"))
+                self._send(Problem(f"the report could not be written: {error}"))
             return None
 
 

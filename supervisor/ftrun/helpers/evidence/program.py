@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         request = REQUESTS.load(argv[0].encode())
     except Malformed as error:
-        _send(Problem(f"evidence: malformed request: {error}"))
+        _send(Problem(f"malformed request: {error}"))
         return 2
     due = 0.0 if isinstance(request, LookRequest) else request.due or 0.0
     until = max(time.monotonic(), due) + max(request.timeout - MARGIN, MARGIN)
@@ -67,7 +67,7 @@ def _look(request: LookRequest) -> EvidenceWork:
     from ftrun.helpers.evidence.look import look  # a look is light, so it loads nothing of an investigation
 
     def give_up(why: str) -> None:
-        _send(Problem(f"evidence: {why}"))
+        _send(Problem(why))
 
     return EvidenceWork(lambda until: _send(look(request)), give_up, lambda content: None)
 

@@ -34,6 +34,7 @@ class EvidenceClient(Client[messages.EvidenceEvent]):
         self._again: tuple[Attempt, float] | None = None  # whose evidence is requested again; when it was first
         self._look_until: float | None = None  # when the look under way is late; None: there is none
         self._look_failed = False  # a problem with a look was recorded in this attempt
+        self._told = False  # one was printed in this attempt
         self._epoch = 0  # of the group
 
     def look(self, attempt: Attempt) -> None:
@@ -133,7 +134,7 @@ class EvidenceClient(Client[messages.EvidenceEvent]):
             self.context.helpers.remove(self.name)
 
     def on_spawning(self) -> None:
-        self._look_failed = False
+        self._look_failed = self._told = False
 
     @property
     def deadline(self) -> float | None:
@@ -141,17 +142,20 @@ class EvidenceClient(Client[messages.EvidenceEvent]):
 
     def settle(self, now: float) -> list[ev.Event]:
         if self._look_until is not None and now >= self._look_until:
-            self.problem("a look at the job was not complete in time; ftrun ended it")
+            self.problem("a look at it was not complete in time")
             self._end_look()
         return []
 
     def problem(self, what: str, printed: bool = False) -> None:
-        """A problem with a look is recorded once in an attempt."""
+        """A problem with a look is recorded once in an attempt.  The first from which it is not known whether the job
+        hangs is printed."""
         if self._look_until is not None:
             if self._look_failed:
                 return
-            self._look_failed = True
-        super().problem(what, printed)
+            self._look_failed, what = True, f"{messages.UNKNOWN}: {what}"
+        untold = what.startswith(messages.UNKNOWN) and not self._told
+        self._told = self._told or untold
+        super().problem(what, printed or untold)
 
     def _end_look(self) -> None:
         self._look_until = None
@@ -159,7 +163,7 @@ class EvidenceClient(Client[messages.EvidenceEvent]):
 
     def on_end(self, now: float) -> list[ev.Event]:
         if self._look_until is not None:
-            self.problem("a look at the job ended without a result")
+            self.problem("a look at it ended without a result")
             self._look_until = None
         self._early = None  # it is collected when the limit has passed
         if self._finding is None:
