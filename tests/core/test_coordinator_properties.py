@@ -9,7 +9,7 @@ from ftrun.core.group.membership import GroupShape
 
 # The gate plays some of the worlds in which CI searches for the bugs of planted.py.
 PLANTED = "FTRUN_PLANTED" in os.environ
-FEW = 40 if PLANTED else 12
+FEW = 40 if PLANTED else 8
 SEEDS = [range(FEW), pytest.param(range(FEW, 1000), marks=pytest.mark.slow)]
 KINDS = {
     "falls": "ffhd",

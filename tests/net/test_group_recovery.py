@@ -4,6 +4,8 @@ import os
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from support.group_runs import Group
 from support.hosts import Hosts
 from support.runs import wait_for
@@ -61,6 +63,7 @@ def test_a_lost_container_that_comes_back(hosts: Make) -> None:
     group.must_end(0, epochs=[1, 2, 3])
 
 
+@pytest.mark.slow  # helpers/test_messenger_group.py has it with messengers alone
 def test_two_that_are_lost_together_with_member_0_are_back_within_seconds(hosts: Make) -> None:
     """The container that is left knows who ran, and their machines show that these are dead: no lease is waited for."""
     group = Group(hosts(3), *QUICK, wait="10m")

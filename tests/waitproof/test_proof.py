@@ -197,6 +197,13 @@ SLOW = {
     "a file lock of two processes",
     "a child that shares its memory",
     "a child that has ended",
+    "a child that sleeps",
+    "a connection that is expected",
+    "a terminal",
+    "a timerfd",
+    "an alarm",
+    "an event that a handler sets",
+    "a process that only keeps the container",
 }
 
 

@@ -22,6 +22,7 @@ from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import SMALL, closed, permitted, see
 from support.runs import state_of, wait_for
+from support.short import quick
 from waitproof import families
 from waitproof.connections import Connections
 from waitproof.waits import empty
@@ -160,8 +161,24 @@ def daemon(tmp_path: Path) -> Iterator[str]:
         process.kill()
 
 
+# Signals, connections, epoll, descriptors on their way, children: the gate tries one or two of each.
+QUICK = (
+    "a lock, and input by a ring that is not libuv's",
+    "an event that SIGTSTP sets",
+    "an event of processes that SIGTERM sets",
+    "a lock that a handler of SIGHUP releases",
+    "a process that ends after a SIGTERM to its parent",
+    "a connection with a timeout for what it sends, which is full",
+    "an epoll with a timer whose number another object has now",
+    "an epoll to which another process adds a timer",
+    "a connection whose other end a process outside is about to fetch",
+    "a child that is killed by another one",
+    "a child that is continued by another one",
+)
+
+
 @needs_spy
-@pytest.mark.parametrize("name", WAITS)
+@pytest.mark.parametrize("name", quick(WAITS, QUICK))
 def test_a_wait_that_something_unusual_ends_is_never_proved(job: Job, daemon: str, name: str) -> None:
     code, why = WAITS[name]
     if code == RINGS and not permitted(425, 4, ctypes.create_string_buffer(120)):

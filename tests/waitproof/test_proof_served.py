@@ -6,6 +6,7 @@ from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import HEAD, closed, see
 from support.runs import wait_for
+from support.short import quick
 
 pytestmark = needs_spy
 
@@ -87,8 +88,9 @@ FED = {
 }
 
 
-@pytest.mark.parametrize(("code", "text"), MANAGED.values(), ids=MANAGED)
-def test_a_deadlock_of_processes_that_a_manager_serves_is_proved(job: Job, code: str, text: str) -> None:
+@pytest.mark.parametrize("name", quick(MANAGED, ("two processes", "a queue of processes beside it")))
+def test_a_deadlock_of_processes_that_a_manager_serves_is_proved(job: Job, name: str) -> None:
+    code, text = MANAGED[name]
     job.start(f"{HEAD}m = fork.Manager(); {code}", "0")
     for ranks in ((job.pid,), ()):  # without ranks all processes have to wait, that of the Manager, too
         found = closed(job, *ranks)
@@ -96,8 +98,17 @@ def test_a_deadlock_of_processes_that_a_manager_serves_is_proved(job: Job, code:
         assert found.pid == job.pid
 
 
-@pytest.mark.parametrize(("code", "text"), FED.values(), ids=FED)
-def test_what_others_may_ask_of_a_manager_leaves_its_waits_open(job: Job, code: str, text: str) -> None:
+QUICK = (
+    "a producer that sleeps",
+    "a thread that it has started",
+    "a handler that it has inherited",
+    "an address that the program has chosen",
+)
+
+
+@pytest.mark.parametrize("name", quick(FED, QUICK))
+def test_what_others_may_ask_of_a_manager_leaves_its_waits_open(job: Job, name: str) -> None:
+    code, text = FED[name]
     job.start(f"{HEAD}{SERVER}{code}", "0")
     wait_for(lambda: text in (see(job, job.pid).open_reason or ""), "the reason", 60)
     assert see(job, job.pid).open_reason

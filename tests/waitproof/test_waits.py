@@ -42,7 +42,6 @@ WAITS = {
         "ours, theirs = multiprocessing.Pipe(); fork.Process(target=simulate, args=(theirs,)).start(); ours.recv()",
         "which is outside the job",
     ),
-    "a lock": ("ready(); stuck()", "waits for a lock at <string>:"),
     "a child that waits for a lock": (
         "code = 'import threading; print(1, flush=True); l = threading.Lock(); l.acquire(); l.acquire()'\n"
         "child = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE); child.stdout.readline()\n"

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from support.runs import children, state_of, wait_for
+from support.short import quick
 from support.workload import Runner, observe, reap, still
 from support.workload import fthang as fthang
 
@@ -26,7 +27,7 @@ BLOCKED = {
 }
 
 
-@pytest.mark.parametrize("kind", BLOCKED)
+@pytest.mark.parametrize("kind", quick(BLOCKED, ("sleep", "gil", "flock", "netread", "nfs-like", "queues")))
 def test_a_blocked_process_does_not_run(fthang: Runner, kind: str) -> None:
     pid = fthang.begin(kind, line=f"hanging: {kind}")
     state, functions = BLOCKED[kind]
