@@ -56,10 +56,7 @@ def recovers(runs: Runs, kind: str, expected: dict[str, str], *arguments: str, o
     return run
 
 
-@pytest.mark.parametrize(
-    "kind",
-    quick([k for k in BROKEN if k not in HANGS], QUICK),
-)
+@pytest.mark.parametrize("kind", quick([k for k in BROKEN if k not in HANGS], QUICK))
 def test_a_failure_of_one_rank_changes_no_weight(kind: str, runs: Runs, expected: dict[str, str]) -> None:
     run = recovers(runs, kind, expected)
     last = run.named("recovered")[-1]
