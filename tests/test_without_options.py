@@ -22,7 +22,6 @@ BEFORE, EARLY, LEARNED = "before the first step", "in the first ten steps", "aft
 HANGS = (
     Cell("lock-cycle", BEFORE, PLAIN),
     Cell("full-pipes", EARLY, PLAIN),
-    Cell("queues", LEARNED, PLAIN),
     Cell("lock-cycle", LEARNED, PLAIN_MONITORED),
 )
 PATIENCE = 240.0  # s

@@ -39,11 +39,7 @@ FOUND: Final[Mapping[Rule, tuple[Attempt, Limits, float]]] = {
         AUTO,
         11.0 + SPIN_LIMITS["device-wait"],
     ),
-    "spin": (
-        Attempt(1, 7, ranks=(MOVED,), look=LookState(STILL, spin=COMPUTES)),
-        AUTO,
-        11.0 + SPIN_LIMITS["spin"],
-    ),
+    "spin": (Attempt(1, 7, ranks=(MOVED,), look=LookState(STILL, spin=COMPUTES)), AUTO, 11.0 + SPIN_LIMITS["spin"]),
 }
 
 

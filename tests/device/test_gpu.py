@@ -8,10 +8,7 @@ import pytest
 from support.device.prober import Prober
 from support.runs import Runs
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA device here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA device here")]
 TRAIN = """
 import os, time, torch
 first = os.environ["MA_PROC_START_CNT"] == "1"

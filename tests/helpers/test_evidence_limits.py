@@ -10,16 +10,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.helpers.evidence.report import KEPT_REPORTS, ReportFolder
-from support.evidence_job import (
-    NO_PTRACE,
-    READY,
-    EvidenceHelper,
-    Job,
-    ask,
-    need_no_ptrace,
-    needs_spy,
-    request,
-)
+from support.evidence_job import NO_PTRACE, READY, EvidenceHelper, Job, ask, need_no_ptrace, needs_spy, request
 from support.evidence_job import job as job
 from support.runs import carrying, wait_for
 from waitproof import children

@@ -157,9 +157,7 @@ def test_the_rank_that_stopped_first_is_found_across_all_nodes(make: Callable[[i
     assert (order.cause, order.node, order.rank, order.step) == ("hang", "node2", 2, 5)
 
 
-def test_a_killed_member_is_detected_at_once_and_may_rejoin(
-    make: Callable[[int], Group],
-) -> None:
+def test_a_killed_member_is_detected_at_once_and_may_rejoin(make: Callable[[int], Group]) -> None:
     group = make(3)
     nodes = group.running()
     nodes[1].process.kill()
@@ -483,9 +481,7 @@ for step in itertools.count(1):
 """
 
 
-def test_a_frozen_member_is_lost_once_training_stops_and_learns_that(
-    make: Callable[[int], Group],
-) -> None:
+def test_a_frozen_member_is_lost_once_training_stops_and_learns_that(make: Callable[[int], Group]) -> None:
     """Only this network may have failed.  Once training stops as well, the member counts as lost."""
     group = make(2)
     silence = 3.0

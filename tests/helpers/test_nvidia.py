@@ -6,18 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.device.nvml import (
-    BUSY,
-    GIB,
-    LOST,
-    MISMATCH,
-    NO_PERMISSION,
-    RECOVERY,
-    SPINNING,
-    UNKNOWN,
-    FakeNvml,
-    uuid,
-)
+from support.device.nvml import BUSY, GIB, LOST, MISMATCH, NO_PERMISSION, RECOVERY, SPINNING, UNKNOWN, FakeNvml, uuid
 from support.device.prober import SELDOM, Prober
 from support.helper_process import Line
 from support.runs import wait_for

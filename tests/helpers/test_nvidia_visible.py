@@ -6,10 +6,7 @@ from ftrun.helpers.probe.nvidia import Gpu, Mig, has_positions, selected
 
 GPUS = [Gpu(0, "GPU-8932f937-d72c"), Gpu(1, "GPU-8932f001-0000"), Gpu(3, "GPU-b2210207-2f27")]
 MIGS = ("MIG-11111111-1", "MIG-11222222-2", "MIG-33333333-3")
-PARTITIONED = [
-    Gpu(0, "GPU-aaaa", (Mig(MIGS[0], 1, 0), Mig(MIGS[1], 2, 0), Mig(MIGS[2], 2, 1))),
-    Gpu(1, "GPU-bbbb"),
-]
+PARTITIONED = [Gpu(0, "GPU-aaaa", (Mig(MIGS[0], 1, 0), Mig(MIGS[1], 2, 0), Mig(MIGS[2], 2, 1))), Gpu(1, "GPU-bbbb")]
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,7 @@ def test_hot_reset(watcher: HelperProcess, path: Path) -> None:
     assert line["faults"] == [fault(0, code, severity, "unrecovered") for code, severity in codes]
     assert not line["clear"]
     put(path, neighbour)  # as in a container that has only that one
-    expected = {
-        "clear": False,
-        "retry_time": 0,
-        "faults": [fault(1, "reset.json", "unknown", "unrecovered")],
-    }
+    expected = {"clear": False, "retry_time": 0, "faults": [fault(1, "reset.json", "unknown", "unrecovered")]}
     assert reported(watcher) == {**NOTHING, "event": "contents", **expected}
     put(path, rank(0, "recovered"), rank(1, "recovered"))
     assert reported(watcher)["clear"]

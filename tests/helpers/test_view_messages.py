@@ -116,9 +116,7 @@ def test_a_member_keeps_the_last_view_with_its_own_times(run_dir: Path) -> None:
     side = MemberSide(address(2), RecordedLines(), lambda kind, content: False)
     view = GroupView(1, 3, 0, 1000.0, 4, "run", "", (1,), (row(0, at=998.0), row(1, at=1000.0)))
     side.receive(messages.VIEW, messages.dump(view), 50.0)
-    side.process(
-        1e9,
-    )
+    side.process(1e9)
     kept = messages.load(GroupView, (run_dir / messages.FILE).read_bytes())
     assert (kept.rank, kept.now, kept.waits_for) == (2, 50.0, (1,))
     assert [(one.rank, one.at) for one in kept.rows] == [(0, 48.0), (1, 50.0)]

@@ -393,10 +393,7 @@ for folder in {list(map(str, folders))!r}:
 
 @pytest.mark.parametrize(
     ("what", "text"),
-    [
-        ("_auto.py", "print('tried'); raise OSError"),
-        ("__init__.py", "print('tried'); raise ImportError"),
-    ],
+    [("_auto.py", "print('tried'); raise OSError"), ("__init__.py", "print('tried'); raise ImportError")],
 )
 def test_broken_hooks_are_imported_once_at_most(program: Program, what: str, text: str) -> None:
     shutil.copytree(HOOKS, program.folder / "hooks" / "ftrun_hooks")

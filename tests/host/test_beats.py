@@ -95,16 +95,8 @@ def test_an_incomplete_write_leaves_the_sections_unchanged(reader: beats.Beats, 
 
 
 SPOILED = {  # words of the slot of rank 2, the problem, and the ranks that are read
-    "layout": (
-        {at.MAGIC_WORD: at.MAGIC + 1},
-        "beat slot 2 has another layout version; ftrun ignores it",
-        [3],
-    ),
-    "time": (
-        {at.MOVED_AT: 1 << 63},
-        "beat slot of rank 2 contains a time in the future; ftrun ignores it",
-        [3],
-    ),
+    "layout": ({at.MAGIC_WORD: at.MAGIC + 1}, "beat slot 2 has another layout version; ftrun ignores it", [3]),
+    "time": ({at.MOVED_AT: 1 << 63}, "beat slot of rank 2 contains a time in the future; ftrun ignores it", [3]),
     "rank": (
         {at.FLAGS: at.NO_RANK},
         f"RANK or LOCAL_RANK of process {os.getpid()} is not a number: ftrun uses rank 2",

@@ -119,11 +119,7 @@ def ours_that_all_may_write(shared: Path, text: str) -> None:
 
 @pytest.mark.parametrize("how", [theirs, theirs_by_a_link, ours_that_all_may_write])
 def test_a_state_of_another_user_is_not_trusted(
-    runs: Runs,
-    shared: Path,
-    precious: Path,
-    sleeper: "subprocess.Popen[bytes]",
-    how: Callable[[Path, str], None],
+    runs: Runs, shared: Path, precious: Path, sleeper: "subprocess.Popen[bytes]", how: Callable[[Path, str], None]
 ) -> None:
     link(shared / "ftrun-beats-x", precious)
     how(shared, forged(runs, shared / "ftrun-beats-x", sleeper.pid))

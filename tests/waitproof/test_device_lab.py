@@ -106,14 +106,8 @@ HANGS: Mapping[str, tuple[Sequence[str], Sequence[Shown]]] = {
         ["blocks in the driver", "blocks in the driver", "spins in the driver", "yields in the driver"],
         [WAITING] * 4,
     ),
-    "half of them in a collective": (
-        [*["blocks in the driver"] * 2, *["waits in a collective"] * 2],
-        [WAITING] * 4,
-    ),
-    "one has launched nothing": (
-        [*["blocks in the driver"] * 3, "waits in a collective"],
-        [*[WAITING] * 3, NOTHING],
-    ),
+    "half of them in a collective": ([*["blocks in the driver"] * 2, *["waits in a collective"] * 2], [WAITING] * 4),
+    "one has launched nothing": ([*["blocks in the driver"] * 3, "waits in a collective"], [*[WAITING] * 3, NOTHING]),
     "beside a tracker, a handler and the driver's threads": (["is beside all that is usual"] * 4, [WAITING] * 4),
 }
 DEVICES_AT_WORK: Mapping[str, Shown] = {

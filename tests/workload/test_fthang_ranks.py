@@ -56,10 +56,7 @@ def recovers(runs: Runs, kind: str, expected: dict[str, str], *arguments: str, o
     return run
 
 
-@pytest.mark.parametrize(
-    "kind",
-    quick([k for k in BROKEN if k not in HANGS], QUICK),
-)
+@pytest.mark.parametrize("kind", quick([k for k in BROKEN if k not in HANGS], QUICK))
 def test_a_failure_of_one_rank_changes_no_weight(kind: str, runs: Runs, expected: dict[str, str]) -> None:
     run = recovers(runs, kind, expected)
     last = run.named("recovered")[-1]
@@ -75,12 +72,14 @@ def test_a_hang_of_one_rank_changes_no_weight(kind: str, runs: Runs, expected: d
     assert run.named("recovered")[-1]["ranks"] == [1]
 
 
+@pytest.mark.slow  # in the gate container/test_rank_recovery.py kills rank 0
 def test_rank_0_may_fail_as_any_other(runs: Runs, expected: dict[str, str]) -> None:
     run = recovers(runs, "rank-killed", expected, "--rank", "0")
     assert run.named("recovered")[-1]["ranks"] == [0]
 
 
-@pytest.mark.parametrize("kind", quick(["rank-killed", "rank-in-restore"]))
+@pytest.mark.slow  # in the gate cli/test_rank_faults.py has ranks that die together
+@pytest.mark.parametrize("kind", ["rank-killed", "rank-in-restore"])
 def test_several_ranks_may_fail_at_once(kind: str, runs: Runs, expected: dict[str, str]) -> None:
     run = recovers(runs, kind, expected, "--rank", "0", "--rank", "2")
     last = run.named("recovered")[-1]
@@ -88,6 +87,7 @@ def test_several_ranks_may_fail_at_once(kind: str, runs: Runs, expected: dict[st
     assert pids(run, 1)[1] == pids(run, last["round"])[1]
 
 
+@pytest.mark.slow  # in the gate container/test_rank_recovery.py has one that dies again
 def test_a_rank_that_fails_again_at_once_ends_with_the_tree(runs: Runs) -> None:
     run = train(runs, "rank-killed", "--times", "9", options=("--restart-on", "failure", "--max-restarts", "1"))
     assert run.wait() == 93, run.log()

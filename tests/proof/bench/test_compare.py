@@ -15,11 +15,7 @@ from proof.bench.compare.peers import ALL
 from support.measured import HOUSE, RESULTS
 from support.runs import need_pid1
 
-OURS = (
-    "10-first-instruction",
-    "30-heartbeat",
-    "70-teardown",
-)
+OURS = ("10-first-instruction", "30-heartbeat", "70-teardown")
 SOME = [pytest.param(OURS[:1], id="one"), pytest.param(OURS, id="all", marks=pytest.mark.slow)]
 
 

@@ -53,11 +53,7 @@ class Hang(NamedTuple):
     again: float
 
 
-NVIDIA = (
-    f"--ft-rank-heartbeat-timeout={TIMEOUT}",
-    f"--ft-initial-rank-heartbeat-timeout={FOUND}",
-    "--max-restarts=9",
-)
+NVIDIA = (f"--ft-rank-heartbeat-timeout={TIMEOUT}", f"--ft-initial-rank-heartbeat-timeout={FOUND}", "--max-restarts=9")
 FREQUENT = "--ft-workload-check-interval=0.1"
 
 
