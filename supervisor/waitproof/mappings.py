@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from waitproof import procfs
 
 LIMIT: Final = 16 << 20  # bytes of one table
-_RING: Final = re.compile(rb" 0*10000000 \S+ \d+ +anon_inode:\[io_uring\]$", re.M)  # IORING_OFF_SQES (io_uring(7))
+# The entries of a ring that its process submits (IORING_OFF_SQES of io_uring(7)).
+_RING: Final = re.compile(rb"^\S+ \S+ 0*10000000 \S+ \d+ +anon_inode:\[io_uring\]$", re.M)
 _INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$")
 
 
@@ -105,6 +106,7 @@ def _names(pid: int, path: str, inode: str) -> Sequence[str] | None:
         return None
 
 
-def rings(pid: int) -> int:
-    """How many rings of io_uring a process has mapped: it may have closed their descriptors."""
-    return len(_RING.findall(procfs.read(f"/proc/{pid}/maps", LIMIT) or b""))
+def rings(pid: int) -> frozenset[bytes]:
+    """The rings of io_uring that a process has mapped, each with its address, which a forked process has in common with
+    its parent: it may have closed their descriptors."""
+    return frozenset(_RING.findall(procfs.read(f"/proc/{pid}/maps", LIMIT) or b""))

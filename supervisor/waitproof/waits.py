@@ -91,7 +91,7 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
     ftrun's helpers.  `in_group`: also for those that may send over a connection to another member."""
     everyone = procfs.all_processes()
     world.zombies.update({(found.pid, found.start): found.parent for found in everyone if found.ended})
-    world.rings.update({pid: number for pid in world.processes if (number := mappings.rings(pid))})
+    world.rings.update({pid: rings for pid in world.processes if (rings := mappings.rings(pid))})
     connections = Connections(world)
     awaited = {key for process in world.processes.values() for key in _awaited_keys(world, process, connections)}
     if in_group:

@@ -98,8 +98,7 @@ class Reader:
         self._rings = set[int]()
         for pid, process in world.processes.items():
             self._offspring.setdefault(process.parent, set()).add(pid)
-            rings = sum(end.kind == "io_uring" for end in process.fds.values())
-            if max(rings, world.rings.get(pid, 0)) > sum(thread.name in recognized.RINGS for thread in process.threads):
+            if _has_unknown_ring(world, pid):
                 self._rings.add(pid)
 
     def frames(self, pid: int, tid: int) -> tuple[Frame, ...]:
@@ -537,6 +536,27 @@ KINDS: Final = (
 )
 BY_CALL: Final = {call: rule for kind in KINDS for call, rule in kind.calls.items()}
 BY_OBJECT: Final = {name: rule for kind in KINDS for name, rule in kind.objects.items()}
+
+
+def _has_unknown_ring(world: World, pid: int) -> bool:
+    """Whether the process has a ring of io_uring that is not libuv's, of a thread of its own or of a process that has
+    forked it, as a worker of a DataLoader has that of torch's store."""
+    mapped, opened = _rings(world, pid)
+    for above in world.line(pid)[1:]:
+        known, numbers = _rings(world, above)
+        if max(len(known), len(numbers)) <= _users_of_rings(world, above):
+            mapped, opened = mapped - known, opened - numbers
+    return max(len(mapped), len(opened)) > _users_of_rings(world, pid)
+
+
+def _rings(world: World, pid: int) -> tuple[frozenset[bytes], frozenset[int]]:
+    """Those that it has mapped, and the numbers of those that it has open."""
+    opened = frozenset(number for number, end in world.processes[pid].fds.items() if end.kind == "io_uring")
+    return world.rings.get(pid, frozenset()), opened
+
+
+def _users_of_rings(world: World, pid: int) -> int:
+    return sum(thread.name in recognized.RINGS for thread in world.processes[pid].threads)
 
 
 def kind_of(thread: WaitingThread) -> str:

@@ -160,8 +160,8 @@ class World(NamedTuple):
     ended since an earlier observation (short_lived.py).  `receiving`: the pids to which descriptors are being passed.
     `doubts`: why not all that may signal an object of this kind is known: `descriptor` for any, or `eventfd`; `handed`:
     to whom a pipe or a connection may have been handed that is not visible.
-    `memory`: by pid, the other processes that run in the same memory.  `rings`: by pid, how many rings of io_uring are
-    mapped.
+    `memory`: by pid, the other processes that run in the same memory.  `rings`: by pid, the mapped rings of
+    io_uring.
     """
 
     at: float
@@ -180,7 +180,7 @@ class World(NamedTuple):
     receiving: set[int]
     doubts: dict[str, str]
     memory: dict[int, frozenset[int]]
-    rings: dict[int, int]
+    rings: dict[int, frozenset[bytes]]
 
     def copy(self) -> "World":
         """A copy of what has arrived so far, which `observe` in another thread does not change any more."""

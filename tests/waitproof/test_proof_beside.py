@@ -1,6 +1,7 @@
 """What lives beside training in its processes and can end none of its waits: threads of drivers, telemetry, handlers of
 signals that end a job.  And what looks like that and can."""
 
+import ctypes
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from proof.hangs.companions import TRACKER
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
-from support.proving import COLLECTIVE, HEAD, closed, see, shared_library
+from support.proving import COLLECTIVE, HEAD, closed, permitted, see, shared_library
 from support.runs import wait_for
 from waitproof import recognized
 from waitproof.libraries import Libraries
@@ -127,6 +128,28 @@ def test_the_store_of_torch_gives_no_lock_whoever_may_connect(
 ) -> None:
     job.start(f"{HEAD}{SERVE.format(name)}{code}", "0", library(tmp_path, path))
     assert "waits for" in closed(job, job.pid).mechanism
+
+
+# The store of torch has a ring of io_uring, which a forked process inherits.
+RING = """libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p
+def ring():
+    number = libc.syscall(425, 4, ctypes.create_string_buffer(120))
+    assert libc.mmap(None, ctypes.c_size_t(4096), 3, 1, number, ctypes.c_long(0x10000000)) > 0
+ring(); pid = os.fork()
+if pid: os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_child_of_the_process_with_the_store_has_only_its_ring(job: Job, tmp_path: Path, own: bool) -> None:
+    if not permitted(425, 4, ctypes.create_string_buffer(120)):
+        pytest.skip("there is no io_uring here")
+    code = "ring(); ready(); stuck()" if own else "ready(); stuck()"
+    job.start(f"{HEAD}{SERVE.format(STORE[1])}{RING}{code}", "0", library(tmp_path, STORE[0]))
+    if own:
+        wait_for(lambda: "may be woken by io_uring" in (see(job, job.pid).open_reason or ""), "the reason")
+    else:
+        assert "waits for" in closed(job, job.pid).mechanism
 
 
 MESSAGES = "import zmq; own = zmq.Context().socket(zmq.PULL); own.bind_to_random_port('tcp://127.0.0.1')\n"
