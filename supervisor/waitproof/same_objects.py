@@ -15,7 +15,7 @@ from waitproof import procfs
 T = TypeVar("T")
 _CALLS: Final = {"x86_64": 312, "aarch64": 272}
 _NUMBER: Final = _CALLS.get(os.uname().machine)
-_FILE, _MEMORY, _EPOLL_MEMBER = 0, 1, 7
+_FILE, _MEMORY, _FILES, _EPOLL_MEMBER = 0, 1, 2, 7
 _UNEQUAL: Final = 3  # without an order
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -56,6 +56,14 @@ def same_files(opened: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]
         return _groups(opened, lambda one, other: _compare(one[0], other[0], _FILE, one[1], other[1]))
     except _Refused:
         return [[*opened]]
+
+
+def share_files(tids: Sequence[int]) -> bool:
+    """Whether all these threads have the same open files: one may have a table of its own (unshare(2), CLONE_FILES)."""
+    try:
+        return all(_compare(tids[0], tid, _FILES) == 0 for tid in tids[1:])
+    except _Refused:
+        return True
 
 
 def is_member(pid: int, epoll: int, number: int) -> bool | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from waitproof import calls, interrupts, locks, procfs, recognized, timeouts
+from waitproof import calls, interrupts, locks, procfs, recognized, same_objects, timeouts
 from waitproof.calls import Call
 from waitproof.files import directions
 from waitproof.mappings import Mappings
@@ -58,6 +58,8 @@ class ThreadReader:
         threads = [one or self._at_rest(pid, tid, fds) for one, tid in zip(read, tids[:THREADS], strict=True)]
         program = procfs.program(pid)
         found = found._replace(program=program, interrupts=interrupts.read(pid, program), threads=tuple(threads))
+        if not same_objects.share_files([one.tid for one in threads if one.state != "Z"]):
+            found = found._replace(problem="a thread of it has open files of its own")
         return found if len(tids) <= THREADS else found._replace(problem="it has too many threads")
 
     def _at_rest(self, pid: int, tid: int, fds: Mapping[int, Descriptor]) -> WaitingThread:

@@ -227,5 +227,5 @@ def _awaited_keys(world: World, process: WaitingProcess, connections: Connection
             elif end.kind in ("pipe", "eventfd"):
                 found.add(end.key)
             elif end.kind == "socket" and end.key in world.sockets:
-                found.add(connections.other_end(world.sockets[end.key]) or "")
+                found |= {end.key, connections.other_end(world.sockets[end.key]) or ""}
     return found - {""}

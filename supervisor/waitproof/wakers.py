@@ -130,7 +130,8 @@ class Reader:
         handler = 0 if thread.is_stopped else self._handlers.runs(pid, process, thread, presumed)
         own, others = self._gives(pid, thread)
         frames = self.frames(pid, thread.tid)
-        if recognized.works_for_loader(self.frames(pid, pid)) and (awaited <= {pid} or recognized.awaits_task(frames)):
+        loads = recognized.works_for_loader(self.frames(pid, pid)) and not thread.is_stopped
+        if loads and (awaited <= {pid} or recognized.awaits_task(frames)):
             others = Gives.LOADER  # of its rank; whatever else runs there neither ends nor feeds it
         links = frozenset(self._links)
         return Wakers(None, pids, polls, links, self._listens, frozenset(awaited), handler, own, others)
@@ -185,7 +186,7 @@ class Reader:
         """Which processes may end its wait, and which by a signal or by their end; _Open if something else may."""
         call, interrupts = thread.call, process.interrupts
         if thread.is_stopped:
-            return set(self._above(pid)), set()
+            return {*self._above(pid), *self._below(pid)}, set()
         if thread.state == "Z":
             return set(), set()  # for the end of the other threads
         if thread.running or thread.state == "R":
@@ -282,6 +283,13 @@ class Reader:
     def _above(self, pid: int) -> Iterator[int]:
         while (pid := self._world.processes[pid].parent) in self._world.processes:
             yield pid
+
+    def _below(self, pid: int) -> set[int]:
+        """Its children and theirs, of which one may watch it, and stop it for a while."""
+        found = [pid]
+        for one in found:
+            found += self._noticed_children(one) - {*found}
+        return {*found[1:]}
 
     def _handed_lock(self, pid: int, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
         raise _Open("waits for a lock of an open file, which may have been handed to a process outside the job")
@@ -391,6 +399,9 @@ class Reader:
             raise _Open(f"waits for a connection ({found.description})")
         if found.kind == "unix" and presumed is not None and presumed.serves_ftrun:
             return others
+        if end.key in self._world.outside:
+            raise _Open(f"waits for {found.text}, which a process outside the job may shut down")
+        others |= self._world.holders.get(end.key, {}).keys()  # each of them may do so (shutdown(2))
         key = self._connections.other_end(found)
         holders = self._world.holders.get(key or "", {})
         where = found.remote or found.description
@@ -469,8 +480,8 @@ KINDS: Final = (
     ),
     Kind(
         "a pipe, a connection",
-        "the processes that have the other end open; anybody, if one of them is outside the job",
-        "only an end that is open can be written to or closed (pipe(7), unix(7), tcp(7))",
+        "the processes that have an end of it open; anybody, if one of them is outside the job",
+        "only an end that is open can be written to, closed or shut down (pipe(7), unix(7), tcp(7))",
         _DESCRIPTORS,
         {"pipe": Reader._pipe, "socket": Reader._socket, "epoll": Reader._anybody},
         (Gives.DATA,),
@@ -500,7 +511,7 @@ KINDS: Final = (
         "it belongs to the open file, not to a process (flock(2))",
         {"handed lock": Reader._handed_lock},
     ),
-    Kind("SIGCONT", "the processes above it", "nobody else in a job continues what was stopped"),
+    Kind("SIGCONT", "the processes above and below it", "nobody else in a job continues what was stopped"),
     Kind(
         "a signal",
         "anybody: who waits for one does so on purpose. A handled signal, as below",

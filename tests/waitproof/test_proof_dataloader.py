@@ -171,3 +171,14 @@ def test_a_deadlock_in_a_worker_beside_something_that_has_a_timer_is_proved(job:
     worker = procfs.stat(int(job.first_line.split()[1]))
     assert worker is not None
     assert " waits for a batch of its DataLoader" in closed(job, worker.parent).mechanism
+
+
+def test_a_thread_of_the_rank_may_continue_a_worker(job: Job) -> None:
+    job.start("""import os, signal, threading, time
+from torch.utils.data import DataLoader
+batches = iter(DataLoader(range(64), num_workers=1, multiprocessing_context='fork'))
+next(batches); time.sleep(1)
+os.kill(batches._workers[0].pid, signal.SIGSTOP)
+threading.Thread(target=time.sleep, args=(900,), daemon=True).start()
+print('ready', flush=True); list(batches)""")
+    wait_for(lambda: "waits for a timer" in (see(job, job.pid, step=7).open_reason or ""), "the reason", 20)

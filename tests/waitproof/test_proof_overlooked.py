@@ -9,14 +9,17 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ftrun.helpers.evidence import job_processes
+from ftrun.helpers.evidence.look import look
 from ftrun.host import mounts
 from ftrun.host.procfs import Stat
+from ftrun.messages.evidence import LookRequest, RankState
 from support.evidence_job import PATHS, Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import SMALL, closed, permitted, see
@@ -195,3 +198,35 @@ def test_a_ring_of_io_uring_without_a_descriptor_may_end_a_wait(
     job.start(f"{SMALL}{RING}ready(); {wait}")
     wait_for(lambda: state_of(job.pid) == "S", "the wait")
     is_open(job, "may be woken by io_uring")
+
+
+# What may end the wait of a rank, a while after a sleep, and is easily overlooked.
+LATER = {
+    "a child that shuts down the end which it has inherited": """near, far = socket.socketpair()
+def act(): far.close(); ready(); time.sleep(900)
+child(act); near.recv(1)""",
+    "a thread with a table of open files of its own": """done, connected = threading.Event(), queue.Queue()
+near, far = socket.socketpair()
+def act():
+    ctypes.CDLL(None).unshare(0x400); reader, writer = os.pipe(); connected.put(reader); os.read(reader, 1); done.set()
+threading.Thread(target=act, daemon=True).start(); os.dup2(near.fileno(), connected.get()); ready(); done.wait()""",
+}
+
+
+@needs_spy
+@pytest.mark.parametrize(("name", "why"), zip(LATER, ("waits for a timer", "open files of its own"), strict=True))
+def test_what_acts_later_may_end_a_wait(job: Job, name: str, why: str) -> None:
+    job.start(SMALL + LATER[name])
+    is_open(job, why)
+
+
+@needs_spy
+def test_a_helper_of_a_rank_may_continue_it(job: Job) -> None:
+    """As one that stops it while memory is short; the other rank waits for it."""
+    other = "a, b = os.pipe(); x = child(lambda: os.read(a, 1)); os.close(a); y = os.getpid()\n"
+    job.start(f"{SMALL}{other}child(lambda: time.sleep(900)); os.write(1, b'%d\\n' % x); os.kill(y, 19)")
+    wait_for(lambda: state_of(job.pid) == "T", "the stop")
+    now = time.monotonic()
+    states = tuple(RankState(n, pid, moved_at=now - 60) for n, pid in enumerate((job.pid, int(job.first_line))))
+    request = LookRequest(job.pid, now, (), states, between=0.3)
+    wait_for(lambda: "waits for a timer" in (look(request).open_reason or ""), "the reason", 20)
