@@ -560,7 +560,7 @@ def awaits_work(frames: Sequence[Frame]) -> bool:
 
 def serves_job(frames: Sequence[Frame]) -> bool:
     """Whether this thread serves any process of the job that asks it for something, so that it waits for none."""
-    return any(loop.presumed.serves_job or loop.presumed.manages for loop in _loops(tuple(frames)))
+    return any(loop.presumed.serves_job for loop in _loops(tuple(frames)))
 
 
 def awaits_task_of_pool(frames: Sequence[Frame]) -> bool:

@@ -5,6 +5,7 @@ the kernel.  With it the stack of a running thread may be inconsistent; that of 
 """
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -28,7 +29,7 @@ _LIBRARY: Final = re.compile(r"^<frozen |/(site|dist)-packages/|/lib(64)?/python
 _HOOKS: Final = re.compile(r"/ftrun_hooks/[^/]+\.py$")  # ftrun's own calls are no place in the program
 _SERVING: Final = "BaseServer.serve_forever"
 _BEGINS: Final = frozenset({"_bootstrap", "_bootstrap_inner", "run"})  # in threading.py: where each thread begins
-_GENERATED: Final = "<string>"  # also the file of a program that was given by `python -c`
+_PROXY: Final = ".BaseProxy._callmethod"  # of multiprocessing/managers.py, whose functions that call it are generated
 _PACKAGES: Final = re.compile(r"/(site|dist)-packages/")
 _PACKAGE: Final = re.compile(r".*/(site|dist)-packages/[^/]+(/|$)")  # the folder of a package, or a module
 
@@ -89,10 +90,9 @@ class Thread(NamedTuple):
 
 def own_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost frame of the program itself.  That of an installed program, which a console script or `python -m`
-    runs, is in the package that it enters first.  Functions that a library has generated, such as those by which a
-    Manager is asked, are none."""
-    generated = _GENERATED if frames and frames[-1].file != _GENERATED else ""
-    own = next((frame for frame in frames if not frame.library and frame.file != generated), None)
+    runs, is in the package that it enters first.  A function by which a Manager is asked is none."""
+    proxies = {outer for inner, outer in itertools.pairwise(frames) if f".{inner.name}".endswith(_PROXY)}
+    own = next((frame for frame in frames if not frame.library and frame not in proxies), None)
     if own is not None and not (own is frames[-1] and own.console_script):
         return own
     entered = next((found for frame in frames[::-1] if (found := _PACKAGE.match(frame.file))), None)

@@ -24,6 +24,7 @@ CLICK = Frame("Context.invoke", f"{PACKAGES}/click/core.py", 911)
 MAIN = Frame("main", f"{PACKAGES}/trainer/main.py", 10)
 LIBRARY = Frame("wait", "/usr/lib/python3.11/threading.py", 359)
 BEGINS = Frame("Thread._bootstrap", "/usr/lib/python3.11/threading.py", 1002)
+PROXY = Frame("BaseProxy._callmethod", "/usr/lib/python3.11/multiprocessing/managers.py", 822)
 SCRIPT = Frame("<module>", "/venv/bin/trainer", 8)
 RUNPY = Frame("_run_module_as_main", "<frozen runpy>", 198)
 SINGLE = Frame("work", f"{PACKAGES}/single.py", 5)
@@ -45,7 +46,7 @@ PLACES = {
     ),
     "one that is called bin/train": ((Frame("<module>", "/job/bin/train", 3),), "train:3 <module>"),
     "a function that a library has generated": (
-        (LIBRARY, Frame("get", "<string>", 2), Frame("<module>", "/job/train.py", 6)),
+        (LIBRARY, PROXY, Frame("get", "<string>", 2), Frame("<module>", "/job/train.py", 6)),
         "train.py:6 <module>, in threading.py:359 wait",
     ),
     "python -c": ((LIBRARY, Frame("<module>", "<string>", 2)), "<string>:2 <module>, in threading.py:359 wait"),
