@@ -17,12 +17,14 @@ from ftrun.core.group import membership
 from ftrun.helpers.messenger.group_link import GroupLink
 from ftrun.helpers.messenger.group_view import CoordinatorSide, MemberSide, OwnMember
 from ftrun.helpers.messenger.imports import ImportsSeeker
+from ftrun.helpers.messenger.present_stacks import PresentStacks
 from ftrun.messages import group_view as messages
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import FilePart, FileRequest, GroupView, MemberRow
 from ftrun.messages.messenger import FoundImports, Straggler
 from ftrun.messages.peers import MemberAddress
 from support.recorded_lines import RecordedLines
+from support.runs import wait_for
 
 
 class Connection:
@@ -214,3 +216,17 @@ def test_a_spare_asks_the_members_at_work_until_one_knows_what_to_import(run_dir
     (found,) = lines.sent
     assert isinstance(found, FoundImports)
     assert (json.loads(found.content), seeker.due) == (imports, math.inf)
+
+
+def test_a_rank_that_does_not_run_is_no_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "events.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    stacks, answers = PresentStacks(), list[FilePart]()
+
+    def answered() -> bool:
+        stacks.process(0.0)
+        return bool(answers)
+
+    stacks.ask(FileRequest("a", 1, "present stacks", rank=5), answers.append, 0.0)
+    wait_for(answered, "the answer")
+    assert (answers[0].ok, answers[0].why) == (False, f"{tmp_path}: no rank 5 runs")

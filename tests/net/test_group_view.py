@@ -94,7 +94,8 @@ def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[
     assert now.stdout.startswith("as of 20")
     assert "rank 0:\n    <string>:7 <module>" in now.stdout, now
     nobody = ftctl(members[0], "stacks", "--member", "2", "--rank", "5")
-    assert "no rank 5 runs; these do: 2" in nobody.stdout, nobody
+    assert (nobody.returncode, nobody.stdout) == (1, "")
+    assert "no rank 5 runs; these do: 2" in nobody.stderr, nobody
     none = ftctl(members[1], "report", "--member", "2")
     assert (none.returncode, none.stdout) == (1, "")
     assert "no report was written by member 2" in none.stderr

@@ -18,6 +18,7 @@ from ftrun.messages.group_view import FilePart, FileRequest
 
 LONGEST: Final = 60.0  # s
 POLL: Final = 0.1  # s
+WHY: Final = 500  # bytes of the line that says why there are no stacks
 WAITING: Final = 8  # requests that wait for one program
 # The messenger limits its own memory; the program, which reads the symbols of large libraries, has the usual limit.
 UNLIMITED: Final = """import resource
@@ -56,15 +57,17 @@ class PresentStacks:
         """Answer, if the program has ended or takes too long."""
         if self._process is None or (self._process.poll() is None and now < self._until):
             return
-        late = self._process.poll() is None
+        code = self._process.poll()
         self.close()
         size = os.fstat(self._output).st_size
         self._content = os.pread(self._output, min(size, messages.MOST), 0)
         os.close(self._output)
         waiting, self._waiting = self._waiting, []
+        why = self._content[:WHY].decode("utf-8", "replace").strip() or "the stacks cannot be collected"
+        if code is None:
+            why = f"the stacks were not collected within {LONGEST:.0f} s"
         for request, answer in waiting:
-            why = f"the stacks were not collected within {LONGEST:.0f} s" if late else ""
-            answer(FilePart(request.id, False, why) if late else part_of(request, self._content))
+            answer(part_of(request, self._content) if code == 0 else FilePart(request.id, False, why))
 
     def close(self) -> None:
         """End the program and what it has started, if it runs."""
@@ -76,7 +79,7 @@ class PresentStacks:
 
     def _start(self, request: FileRequest, answer: SendPart, now: float) -> bool:
         self._rank = request.rank
-        words = [".", *([] if request.rank is None else [str(request.rank)])]
+        words = [os.getcwd(), *([] if request.rank is None else [str(request.rank)])]
         code = UNLIMITED + CODE.format(name="evidence.present")
         command = [sys.executable, "-I", "-c", code, "\n".join(sys.path[:2]), *words]
         output = os.memfd_create("stacks", os.MFD_CLOEXEC)
