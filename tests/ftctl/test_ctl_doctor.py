@@ -13,7 +13,6 @@ import pytest
 
 from ftctl.doctor import devices, disk, system
 from ftctl.doctor.finding import CheckOutcome
-from ftrun.helpers.checkpoint_watcher import disk as watched
 from ftrun.host import mounts, oom
 from support.runs import FTCTL, PID1, Runs, ftctl, need_mounts, need_pid1
 from waitproof import stacks
@@ -190,7 +189,7 @@ def test_chip_without_npu_smi(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert only(disk.folder(str(tmp_path))).state == "ok"
     assert only(disk.folder(str(tmp_path / "none"))).state == "missing"
-    monkeypatch.setattr(watched, "local", lambda path: False)
+    monkeypatch.setattr(mounts, "network_kind", lambda path: "nfs")
     found = only(disk.folder(str(tmp_path)))
     assert (found.state, found.name) == ("warning", "run dir")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
