@@ -3,7 +3,8 @@
 A process that serves a rank may have a watchdog: its parent, or another process of the same rank, kills it after a
 timeout, and then a wait for its end, its pipe or its lock is over.  A rank has none within the job: if a launcher ends
 one, the job has failed.  A process that moves and has no RANK, or that of its parent, may be a trial, though: who has
-started it has a timeout for it, and goes on to the next trial.
+started it has a timeout for it, and goes on to the next trial.  Where it is the only one that moves, that is a program
+of Python: what else starts a training, as `timeout` and `tini`, ends with it.
 """
 
 import itertools
@@ -45,10 +46,17 @@ def _is_harmless(world: World, pid: int) -> bool:
 
 
 def trials(world: World, ranks: Mapping[int, int]) -> dict[int, list[int]]:
-    """By the pid of each process that moves and has no RANK (its number is negative then), or has inherited it, those
-    that have started it."""
-    found = {pid: world.processes[pid].rank for pid in ranks if pid in world.processes}
-    return {pid: starters(world, pid) for pid, rank in found.items() if ranks[pid] < 0 or rank is not None}
+    """By the pid of each process that moves and has no RANK (its number is negative then, but for the only one), or has
+    inherited it, those that may have started it as a trial."""
+    found = dict[int, list[int]]()
+    for pid, number in ranks.items():
+        if pid in world.processes:
+            alone = number >= 0 and world.processes[pid].rank is None
+            able = (
+                one for one in starters(world, pid) if not alone or recognized.is_python(world.processes[one].program)
+            )
+            found[pid] = [*able]
+    return found
 
 
 def starters(world: World, pid: int) -> list[int]:

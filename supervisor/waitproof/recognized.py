@@ -188,6 +188,7 @@ _COMMON: Final = re.compile(
 )
 # Libraries with which Python can be called back by such a thread, once the device has come so far.
 _CALLING_BACK: Final = re.compile(r"/(cupy\w*|numba|pycuda)/")
+_PYTHON: Final = re.compile(r"/(python|pypy)[\d.]*[a-z]?$")
 # The interpreter, the modules of its library that are written in C, and what ctypes calls the C library with.
 _INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/[^/]+$|/libffi[-.\w]*\.so[.\d]*$")
 _TORCH: Final = re.compile(r"/torch/lib/libtorch_(cpu|cuda|python)\.so")
@@ -330,6 +331,10 @@ def reports(frames: Sequence[Frame]) -> bool:
     if not own or not all(_TELEMETRY.search(frame.file) or _TENSORBOARD.search(frame.file) for frame in own):
         return False
     return bool(_LOOP_NAME.search(own[-1].name)) and not any(_EXECUTOR.search(frame.file) for frame in frames)
+
+
+def is_python(program: str) -> bool:
+    return bool(_PYTHON.search(program))
 
 
 def reports_alone(program: str) -> bool:

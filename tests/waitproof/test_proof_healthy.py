@@ -248,6 +248,8 @@ def test_a_process_of_the_same_rank_that_cannot_run_leaves_a_wait_closed(job: Jo
 
 
 # A program that waits for a trial for `{}` seconds, and what else may be above the trial, or in it.
+ALONE = 0  # the number of a process that is the only one that moves, also without RANK
+INHERITED = 1
 PARENT = "import multiprocessing, threading\ndef stuck():\n lock = threading.Lock(); lock.acquire(); lock.acquire()\n"
 PARENT += (
     "p = multiprocessing.get_context('fork').Process(target=stuck); p.start(); print(p.pid, flush=True); p.join({})"
@@ -260,20 +262,32 @@ TIMER = f"import faulthandler; faulthandler.dump_traceback_later(7200, exit=True
 TRIALS = {
     "its parent has a timeout": (PARENT.format(500), -1, "waits for a timer"),
     "its parent has none": (PARENT.format(""), -1, None),
-    "it has inherited RANK, and its parent has a timeout": (PARENT.format(500), 0, "waits for a timer"),
-    "it has inherited RANK, and its parent has none": (PARENT.format(""), 0, None),
+    "it has inherited RANK, and its parent has a timeout": (PARENT.format(500), INHERITED, "waits for a timer"),
+    "it has inherited RANK, and its parent has none": (PARENT.format(""), INHERITED, None),
     "a process above the shell that has started it has a timeout": (SHELL.format(STUCK, 500), -1, "waits for a timer"),
     "it has a timer of faulthandler": (SHELL.format(TIMER, None), -1, "waits for a timer"),
-}
+    "it is the only process that moves, and its parent has a timeout": (PARENT.format(500), ALONE, "waits for a timer"),
+    "it is the only process that moves, and a process above its shell has a timeout": (
+        SHELL.format(STUCK, 500), ALONE, "waits for a timer",
+    ),
+    "it is the only process that moves, and its parent has none": (PARENT.format(""), ALONE, None),
+    "it is the only process that moves, and its parent passes SIGTERM on": (
+        f"import signal; signal.signal(15, lambda *_: p.terminate()); {PARENT.format('')}", ALONE, None,
+    ),
+    "it is the only process that moves, below `timeout`": (
+        f"import os, sys; os.execvp('timeout', ['timeout', '500', sys.executable, '-c', {STUCK!r}])", ALONE, None,
+    ),
+}  # fmt: skip
 
 
 @needs_spy
 @pytest.mark.parametrize("name", TRIALS)
 def test_a_trial_that_its_parent_ends_after_a_timeout_is_not_proved(job: Job, name: str) -> None:
     code, number, expected = TRIALS[name]
-    job.start(code, **({} if number else {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}))
+    ranks = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"} if number == INHERITED else {}
+    job.start(code, **ranks)
     pid, now = int(job.first_line), time.monotonic()
-    states = (RankState(number * (pid + 1), pid, moved_at=now - 60, step=7),)
+    states = (RankState(-pid - 1 if number < 0 else 0, pid, moved_at=now - 60, step=7),)
 
     def found() -> bool:
         seen = look(LookRequest(job.pid, now, (), states, between=0.3))
