@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import struct
@@ -26,7 +27,8 @@ class MadeRun:
     """`folder` is the run dir; the ftrun in it is this process, until `gone`.  `close` removes the beat folder."""
 
     def __init__(self, folder: Path, memory: Path = Path("/dev/shm")) -> None:
-        self.folder, self.now = folder, time.monotonic()
+        self.folder = folder
+        self.now = math.floor(time.monotonic() * 512) / 512  # exact in nanoseconds, too: times are compared
         self.beats = memory / f"ftrun-beats-test-{os.getpid()}-{os.urandom(4).hex()}"
         self.beats.mkdir()
         self._slots = bytearray(at.FILE_BYTES)

@@ -13,7 +13,6 @@ from ftrun.records.files.record_files import Record
 
 INCIDENT_EVENTS: Final = ("hang", "fault", "exited", "escalated", "stopping", "spawned")
 BY_TERMINAL: Final = (1, 2, 3)  # Ctrl-C and the like, which reach the command without ftrun
-INTERRUPTED: Final = 130  # the exit code of a program that handles Ctrl-C
 SEVERITIES: Final = ("user", "minor", "minor+user", "major", "critical")
 _PHASES: Final = {
     "started": "launching",
@@ -174,9 +173,7 @@ def is_failure(record: Record) -> bool:
     """Whether the command ended badly by itself: not by Ctrl-C and the like."""
     if record["event"] != "exited":
         return False
-    if "signal" in record:
-        return record["signal"] not in BY_TERMINAL
-    return record.get("code") not in (0, None, INTERRUPTED)
+    return bool(record.get("code") or record.get("signal", BY_TERMINAL[0]) not in BY_TERMINAL)
 
 
 def is_serious(record: Record) -> bool:
