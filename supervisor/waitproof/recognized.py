@@ -60,13 +60,15 @@ BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}
 
 class Presumed(NamedTuple):
     """What a listed thread waits for in truth.  `children`: also the end of a child of its process; `listens`: a
-    listening socket only serves the ranks of its own job; `serves_job`: only processes that have inherited a key;
+    listening socket only serves the ranks of its own job; `stores`: if it is that of the store with which the job
+    begins, while another one may be for who is no rank; `serves_job`: only processes that have inherited a key;
     `manages`: the same, if it is in a process that a Manager has started, and at an address that multiprocessing chose;
     `serves_ftrun`: it obeys ftrun, which orders nothing while no rank moves or ends.  `inherits`: its handlers of
     signals may be those of the program that has forked it."""
 
     children: bool = False
     listens: bool = False
+    stores: bool = False
     serves_job: bool = False
     manages: bool = False
     serves_ftrun: bool = False
@@ -140,8 +142,8 @@ _NATIVE: Final = {
     # Serves the connections between the ranks, to which only ranks connect; its epoll_wait has a timeout of 10 ms.
     "gloo_tcp_loop": Presumed(listens=True),
     "pt_gloo_runloop": Presumed(),  # runs a collective, whose timeout is an error
-    "pt_tcpstore": Presumed(listens=True),  # the store of the rendezvous, to which only ranks connect
-    "pt_tcpstore_uv": Presumed(listens=True),
+    "pt_tcpstore": Presumed(listens=True, stores=True),  # the store of the rendezvous, to which only ranks connect
+    "pt_tcpstore_uv": Presumed(listens=True, stores=True),
     "pt_nccl_watchdg": Presumed(),  # aborts a collective after its timeout
     "pt_nccl_heartbt": Presumed(),  # ends the process if the watchdog stands still
     "hcclComm_watchd": Presumed(),  # of torch_npu: ends the process after the timeout of a collective

@@ -27,7 +27,7 @@ FIELDS: Final = 20  # of a `stat` file that are used
 DIGITS: Final = 20  # of a number of the kernel, at most
 _CALLS: Final = calls.table(os.uname().machine)
 _FUTEX: Final = next((str(number) for number, call in _CALLS.items() if call.kind == "futex"), "")
-_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 # The signals up to 31 without SIGKILL and SIGSTOP, and the real-time signals without the two that the C library uses.
 _BLOCKABLE: Final = sum(1 << number - 1 for number in range(1, 65) if number not in (9, 19, 32, 33, 34))
 _LATE: Final = "TORCH_GLOO_LAZY_INIT"
@@ -43,8 +43,11 @@ class ThreadReader:
     def process(self, pid: int, fds: dict[int, Descriptor]) -> WaitingProcess:
         """The process with all its threads; `fds`: its open files."""
         variables = procfs.environment(pid)
-        (rank, size, local_size), late = map(partial(_number, variables), _VARIABLES), variables.get(_LATE, "0") != "0"
-        found = WaitingProcess(fds, rank=rank, size=size, local_size=local_size, connects_late=late)
+        (rank, size, local_size, port), late = (
+            map(partial(_number, variables), _VARIABLES),
+            variables.get(_LATE, "0") != "0",
+        )
+        found = WaitingProcess(fds, rank=rank, size=size, local_size=local_size, store_port=port, connects_late=late)
         stat, earlier = procfs.stat(pid), dict[int, WaitingThread]()
         try:
             tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda tid: tid != pid)

@@ -383,7 +383,12 @@ class Reader:
         if found is None:
             raise _Open("waits for a socket of an unknown kind")
         if found.listens:
-            if presumed is not None and presumed.listens and self._ranks:
+            if (
+                presumed is not None
+                and presumed.listens
+                and self._ranks
+                and not self._is_other_store(pid, found, presumed)
+            ):
                 return self._ranks | others
             own = presumed is not None and (
                 presumed.serves_job
@@ -429,6 +434,12 @@ class Reader:
         multiprocessing starts."""
         processes = self._world.processes
         return {one for one, process in processes.items() if process.program in ("", processes[pid].program)}
+
+    def _is_other_store(self, pid: int, listening: Socket, presumed: Presumed) -> bool:
+        """Whether a rank serves a store of torch there with which its job has not begun: for a process group with a
+        server of a language model, for example."""
+        expected = self._world.processes[pid].store_port if pid in self._ranks else None
+        return presumed.stores and expected is not None and listening.local.rpartition(":")[2] != str(expected)
 
     def _are_connected(self, pid: int) -> bool:
         """Whether all ranks of the process group of this process are connected with it, and in this process tree,

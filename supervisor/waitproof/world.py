@@ -128,7 +128,8 @@ class Interrupts(NamedTuple):
 
 class WaitingProcess(NamedTuple):
     """One process.  `threads`: the main thread first.  `problem`: why they are not known.  `rank`, `size`,
-    `local_size`: RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in its initial environment, None where they are not set.
+    `local_size`, `store_port`: RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and MASTER_PORT in its initial environment, None
+    where they are not set.
     `connects_late`: its environment has gloo connect ranks only when they first need each other.  `program`: the
     path of its file."""
 
@@ -138,6 +139,7 @@ class WaitingProcess(NamedTuple):
     rank: int | None = None
     size: int | None = None
     local_size: int | None = None
+    store_port: int | None = None
     name: str = ""
     start: int = 0
     parent: int = 0

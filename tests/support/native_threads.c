@@ -58,11 +58,12 @@ static void *serves(void *nothing) {
     return nothing;
 }
 
-/* Threads of torch: one of this name that serves connections, and one that waits for work.  The port, or -1. */
-int serve(const char *name) {
+/* Threads of torch: one of this name that serves connections at this port (0: a free one), and one that waits for
+   work.  The port, or -1. */
+int serve(const char *name, int port) {
     pthread_t one, two;
     struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT};
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
     socklen_t length = sizeof at;
     int server = socket(AF_INET, SOCK_STREAM, 0);
     pool = epoll_create1(0);

@@ -10,6 +10,7 @@ import pytest
 from proof.hangs.companions import TRACKER
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
+from support.ports import free_port
 from support.proving import COLLECTIVE, HEAD, closed, permitted, see, shared_library
 from support.runs import wait_for
 from waitproof import recognized
@@ -97,7 +98,7 @@ def test_other_native_threads_may_end_it(job: Job, tmp_path: Path, name: str, co
 
 
 STORE = "site-packages/torch/lib/libtorch_cpu.so", b"pt_tcpstore_uv"
-SERVE = "store = ctypes.CDLL(sys.argv[2]).serve({!r})\nassert store > 0\n"
+SERVE = "store = ctypes.CDLL(sys.argv[2]).serve({!r}, int(os.environ.get('STORE', 0)))\nassert store > 0\n"
 ANSWERED = "socket.create_connection(('127.0.0.1', store)).recv(1)"
 # The file and the name of a thread that listens in a rank that runs alone, and how that rank waits.
 NOT_SERVED = {
@@ -128,6 +129,19 @@ def test_the_store_of_torch_gives_no_lock_whoever_may_connect(
 ) -> None:
     job.start(f"{HEAD}{SERVE.format(name)}{code}", "0", library(tmp_path, path))
     assert "waits for" in closed(job, job.pid).mechanism
+
+
+@pytest.mark.parametrize("master", [True, False])
+def test_only_the_store_with_which_the_job_begins_serves_ranks_alone(job: Job, tmp_path: Path, master: bool) -> None:
+    number = free_port()
+    job.start(
+        f"{HEAD}{SERVE.format(STORE[1])}ready(); {ANSWERED}", "0", library(tmp_path, STORE[0]), RANK="0",
+        WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", STORE=str(number), MASTER_PORT=str(number if master else 1),
+    )  # fmt: skip
+    if master:
+        assert "waits for" in closed(job, job.pid).mechanism
+    for _ in range(0 if master else 3):
+        assert see(job, job.pid).open_reason
 
 
 # The store of torch has a ring of io_uring, which a forked process inherits.
