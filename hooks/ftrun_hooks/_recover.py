@@ -17,7 +17,7 @@ from . import _torch_adapter as adapter
 from ._control import LONGEST, ControlClient
 from ._interrupt import Fenced, deferred, fenced_in
 from ._section import close_all
-from ._snapshot import Damaged, Snapshots, step_of
+from ._snapshot import Damaged, Snapshots, kept_step
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -100,7 +100,7 @@ class Run:
         if self._source is None or self._snapshots is None:
             return (checkpoint() or 0) if checkpoint is not None else 0
         number, source = self._source
-        step = step_of(number)
+        step = kept_step(number)
         if self._leftovers is not None:
             self._leftovers.watch(targets.values())
         try:

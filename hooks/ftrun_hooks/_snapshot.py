@@ -321,7 +321,7 @@ def _load_into(target: Any, value: Any) -> None:
         raise TypeError(f"run.restore cannot load into a {type(target).__name__}: read it from run.kept")
 
 
-def step_of(number: int) -> int:
+def kept_step(number: int) -> int:
     return number & ((1 << AGAIN) - 1)
 
 
@@ -330,10 +330,10 @@ def _number(step: int, last: int) -> int:
     if last < 0:
         return step
     back, again = last >> BACK, (last >> AGAIN) % COUNTS
-    if step < step_of(last):
+    if step < kept_step(last):
         back, again = (back + 1) % COUNTS, 0
     else:
-        again = (again + 1) % COUNTS if step == step_of(last) else 0
+        again = (again + 1) % COUNTS if step == kept_step(last) else 0
     return (back << BACK) + (again << AGAIN) + step
 
 

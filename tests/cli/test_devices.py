@@ -1,6 +1,6 @@
 """Accelerators, end to end, over a fake driver library: in use after a kill, blocked, missing, faulty."""
 
-import time
+import json
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,11 @@ def listening(fake: FakeNvml, run: Run) -> int:
     return run.helper("probe")
 
 
+def looked_at(run: Run) -> float:
+    """When the probe has looked last."""
+    return float(json.loads(Path(run.run_dir, "devices.json").read_bytes())["mono"])
+
+
 def go(runs: Runs) -> None:
     (runs.folder / "go").touch()
 
@@ -43,7 +48,9 @@ def test_restart_waits_until_device_memory_is_free(runs: Runs) -> None:
     fake.set(0, memory_used=40 * GIB)
     go(runs)
     run.until("exited")
-    time.sleep(1)  # nothing to wait for but the time itself: several looks of the probe
+    for _ in range(4):  # looks of the probe since then
+        before = looked_at(run)
+        wait_for(lambda before=before: looked_at(run) > before, "a look")  # type: ignore[misc]
     assert not run.named("restart")
     fake.set(0, memory_used=600 << 20)
     assert run.wait() == 0, run.log()

@@ -1,6 +1,7 @@
 """`run.keep`: snapshots in shared memory that a kill cannot tear."""
 
 import errno
+import itertools
 import os
 import random
 import signal
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.core.ranks import shared
 from ftrun.core.ranks.rounds import restores
 from ftrun.core.ranks.table import HeldSnapshot, RankMember
-from ftrun_hooks._snapshot import Damaged, Snapshots, step_of
+from ftrun_hooks import _snapshot
+from ftrun_hooks._snapshot import Damaged, Snapshots, kept_step
 from support.runs import HOUSE, wait_for
 
 SIZE = 1 << 20
@@ -117,11 +120,11 @@ def test_a_snapshot_that_is_lent_stays_until_it_is_released(snapshots: Snapshots
     for step in (5, 6, 7):  # the step with which the round began once more, too
         snapshots.keep(step, "all", {"state": b"new %d" % step})
     assert Snapshots(snapshots.folder, 1).load(5, 0, {}) == {"state": b"5"}
-    assert [(step_of(number), shard) for number, shard in snapshots.held()] == [(5, "all"), (7, "all")]
+    assert [(kept_step(number), shard) for number, shard in snapshots.held()] == [(5, "all"), (7, "all")]
     snapshots.release()
     for step in (8, 9):
         snapshots.keep(step, "all", {"state": b""})
-    assert [(step_of(number), shard) for number, shard in snapshots.held()] == [(8, "all"), (9, "all")]
+    assert [(kept_step(number), shard) for number, shard in snapshots.held()] == [(8, "all"), (9, "all")]
 
 
 def test_a_snapshot_that_is_lent_outlives_a_lack_of_space(
@@ -141,21 +144,26 @@ def test_a_snapshot_that_is_lent_outlives_a_lack_of_space(
     assert os.listdir(snapshots.folder) == []
 
 
+def test_the_core_and_the_hooks_read_a_number_alike() -> None:
+    assert (shared.AGAIN, shared.BACK) == (_snapshot.AGAIN, _snapshot.BACK)
+
+
 @pytest.mark.parametrize(
     "steps", ["1 2 2 3 4", "1 2 2 2 3", "1 2 1 2 3", "1 2 3 2 3", "1 1 1 1", "1 2 1 2 1", "3 1 1 3"]
 )
 def test_ranks_begin_with_the_same_state_where_steps_come_again_or_go_back(tmp_path: Path, steps: str) -> None:
-    """Rank 0 has kept one snapshot more than rank 1, as when that dies.  All begin with the last one of rank 1."""
-    for last in range(1, len(steps.split())):
-        ranks = [Snapshots(str(tmp_path / str(last)), rank) for rank in range(2)]
+    """Rank 0 has kept as many snapshots as rank 1, or one more, as when that dies.  All begin with the last one of rank
+    1."""
+    for last, behind in itertools.product(range(1, len(steps.split())), (0, 1)):
+        ranks = [Snapshots(str(tmp_path / f"{last}-{behind}"), rank) for rank in range(2)]
         for rank, snapshots in enumerate(ranks):
             snapshots.forget(but=7)  # a round that began with step 7
-            for count, step in enumerate(steps.split()[: last + 1 - rank]):
+            for count, step in enumerate(steps.split()[: last + 1 - rank * behind]):
                 snapshots.keep(int(step), "", {"kept": count})
         members = [RankMember(n, n, held=tuple(HeldSnapshot(*one) for one in ranks[n].held())) for n in range(2)]
         plan = restores(members)
         begun = [ranks[n].load(plan[n].step, n, {})["kept"] for n in range(2)]
-        assert begun == [last - 1, last - 1], f"{steps}: {members}"
+        assert begun == [last - behind] * 2, f"{steps}: {members}"
 
 
 @pytest.mark.parametrize("step", [-1, 1.0, True, "1", 1 << 40])

@@ -17,7 +17,7 @@ from ftrun.core.machine.stopping import AttemptEnd, Effects, Outcome, restart_or
 from ftrun.core.machine.values import Attempt, Cause, Fault, Ledger, LinkFault, LocalRank, Rank
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks import rounds, table, together
-from ftrun.core.ranks.shared import NodeRounds, step_of
+from ftrun.core.ranks.shared import NodeRounds, kept_step
 from ftrun.core.ranks.table import Rounds
 from ftrun.core.rules.liveness import awaited_ranks, time_awake
 from ftrun.core.rules.policy import Policy
@@ -134,7 +134,7 @@ def _prove(proved: table.RecordRecovered, attempt: Attempt, ledger: Ledger, now:
     moved = [rank.moved_at for rank in attempt.ranks if rank.moved_at is not None and rank.moved_at > began]
     seconds = max(0.0, max(moved, default=now) - attempt.rounds.since)
     fields: do.Fields = (("rung", proved.rung), ("round", proved.number), ("ranks", list(proved.ranks)))
-    step = None if proved.step is None else step_of(proved.step)
+    step = None if proved.step is None else kept_step(proved.step)
     fields += (("step", step), ("seconds", seconds))
     reported = ledger.best_checkpoint is not None or ledger.last_checkpoint is not None
     origin = "from the checkpoint" if reported else "without a snapshot"

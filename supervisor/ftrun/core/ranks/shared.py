@@ -15,14 +15,20 @@ OPERATOR: Final = "operator"  # the rung above them, which belongs to the commun
 Progress = Literal["closed", "ready", "working", "proved", "leaving", "waiting"]
 
 
-def step_of(number: int) -> int:
-    """The step of a snapshot with this number (`ftrun_hooks/_snapshot.py`)."""
-    return number & ((1 << 40) - 1)
+# The first bits of two counts in the number of a snapshot, as in `ftrun_hooks/_snapshot.py`, which core may not import:
+# how often the step was kept before in a row, and how often the steps have gone back.  A test compares them.
+AGAIN: Final = 40
+BACK: Final = 46
+
+
+def kept_step(number: int) -> int:
+    """The step of a snapshot with this number."""
+    return number & ((1 << AGAIN) - 1)
 
 
 def newness(number: int) -> tuple[int, int, int]:
     """What is larger for the newer of two snapshots: how often the steps had gone back, the step, and the rest."""
-    return number >> 46, step_of(number), number
+    return number >> BACK, kept_step(number), number
 
 
 class GroupRound(NamedTuple):
