@@ -240,7 +240,8 @@ def test_root_without_sys_ptrace_is_told_whose_ftrun_runs_in_the_container(verb:
             words = [*within, *FTCTL, verb]
             done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120)
         finally:
-            above.kill()
+            for pid in (*children(above.pid), above.pid):  # the end of its PID 1 ends the namespace
+                os.kill(pid, signal.SIGKILL)
     assert done.returncode == 1
     assert done.stderr == (
         f"ftctl: no ftrun of yours is running, but process 1 is ftrun of user {OTHER_USER}: run ftctl as that user, or "
