@@ -515,7 +515,8 @@ def _noticed(outcome: GroupOutcome) -> Iterator[str]:
 
 def _replaced_for_platform(outcome: GroupOutcome) -> Iterator[str]:
     """A process for which the platform has asked for a new one begins no other round once that is on record.  One that
-    was still about to begin its first round does that by itself, also while it is being killed."""
+    was still about to begin its first round does that by itself, also while it is being killed.  One that had just
+    replaced another and waited for its first round stays: the platform may have meant the one before."""
     for one in outcome.struck:
         if one["kind"] != NEW_PROCESS:
             continue
@@ -527,7 +528,11 @@ def _replaced_for_platform(outcome: GroupOutcome) -> Iterator[str]:
             continue
         ends = [r["mono"] for r in records if r["event"] == "rank_exited" and r["local_rank"] == one["rank"]]
         end = min((at for at in ends if min(known) <= at < min(known) + LONG), default=0.0)
-        for number, begun in enumerate(o for o in outcome.rounds if (o["node"], o["pid"]) == (node, one["pid"])):
+        own = [o for o in outcome.rounds if (o["node"], o["pid"]) == (node, one["pid"])]
+        spawned = [r["mono"] for r in records if r["event"] == "rank_spawned" and r["pid"] == one["pid"]]
+        if own and any(at < min(known) < own[0]["mono"] for at in spawned):
+            continue
+        for number, begun in enumerate(own):
             if begun["mono"] > min(known) and (number > 0 or begun["mono"] > end):
                 yield f"rank {begun['rank']} began {_when(begun)} in the process that the platform wants replaced"
                 break

@@ -393,6 +393,10 @@ def test_a_process_may_begin_its_first_round_while_it_is_killed_for_the_platform
     assert wrong(first, fault), "it was not killed"
     assert wrong((*first, *begun(1, 4, 0, 3.4, number=2)), fault, ended), "another round"
     assert wrong(begun(1, 4, 0, 3.7), fault, ended), "it had ended, by the records"
+    new = RECORDS[1] | {"event": "rank_spawned", "local_rank": 0, "pid": 10}
+    assert not wrong(first, new | {"mono": 3.1}, fault), "it was new, and waited for its first round"
+    assert wrong(first, fault, new | {"mono": 3.25}), "it was started after that"
+    assert wrong((*begun(1, 4, 0, 3.15), *first), new | {"mono": 3.1}, fault), "it had begun a round"
 
 
 def test_a_killed_ftrun_need_not_have_written_its_last_decision() -> None:
