@@ -192,8 +192,9 @@ def _end_with_group(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy
     if end.verdict == exit_codes.SUCCEEDED or (end.asked and isinstance(job.want, Finish)):
         if isinstance(phase, Stopping) and phase.stage == "verdict":
             return start_or_finish(job, phase.attempt, event.now, policy, written)
-        spare = isinstance(phase, Pending) and not isinstance(job.want, Finish)
-        if not spare and (isinstance(job.want, Finish) or end.verdict == exit_codes.SUCCEEDED):
+        # Of an epoch of the others: a spare, or what ran here goes on since a suspension, or is being stopped.
+        apart = event.order.epoch > job.ledger.epoch or not isinstance(phase, Watched | Launching)
+        if isinstance(job.want, Finish) or not apart:
             return job, written  # it is ending as it should
     if isinstance(phase, Launching):
         return keep_until_exec(job, phase, event, policy)
