@@ -10,7 +10,14 @@ from ftrun.core.group.group_rounds import follow
 from ftrun.core.group.loss_waits import loss_wait
 from ftrun.core.group.membership import GroupShape, Reported, Steady, new_coordinator
 from ftrun.core.group.messages import GroupOrder
-from ftrun.core.machine.events import GroupOrderReceived, RankExited, Started
+from ftrun.core.machine.events import (
+    GroupOrderReceived,
+    PauseRequested,
+    RankExited,
+    Requester,
+    ResumeRequested,
+    Started,
+)
 from ftrun.core.machine.group_member import newest_order
 from ftrun.core.machine.restarting import may_start
 from ftrun.core.machine.states import Job, Running
@@ -167,6 +174,75 @@ def test_a_messenger_that_starts_again_during_a_recovery_forgets_nothing_that_ma
     world.forget()
     world.run(20.0)
     assert (world.works, world.coordinator.epoch, order(world).number) == (True, 1, 2)
+
+
+def ask(world: World, member: int, what: type[PauseRequested] | type[ResumeRequested], *lasting: float | None) -> None:
+    world.bodies[member].take(what(world.now, Requester("1", "root", world.now + 9.0), *lasting))
+    world.run(1.0)
+
+
+def paused(world: World) -> list[float | None]:
+    """Until when each member is paused, in whole seconds from now; 0: it is not."""
+    pauses = [body.job.paused for _, body in sorted(world.bodies.items())]
+    return [0 if one is None else one.until and float(round(one.until - world.now)) for one in pauses]
+
+
+@pytest.mark.parametrize("lasting", [None, 100.0])
+def test_a_recovery_is_not_judged_while_the_verdicts_are_paused(lasting: float | None) -> None:
+    world = begun()
+    world.bodies[1].processes[0].ignores = True
+    world.bodies[0].rank_dies(0)
+    world.run(0.5)
+    ask(world, 0, PauseRequested, lasting)
+    world.run(98.0)
+    assert (world.works, world.coordinator.order.what, order(world).what) == (False, "run", "leave")
+    if lasting is None:
+        world.run(1000.0)
+        ask(world, 1, ResumeRequested)
+    world.run(40.0)
+    assert (world.works, world.coordinator.epoch, order(world).number) == (True, 1, 2)
+
+
+def test_a_recovery_that_nobody_ends_after_a_pause_has_a_limit_again() -> None:
+    world = begun()
+    world.bodies[1].frozen = True
+    world.bodies[0].rank_dies(0)
+    ask(world, 0, PauseRequested, None)
+    world.run(200.0)
+    assert isinstance(world.coordinator.phase, Steady)
+    ask(world, 0, ResumeRequested)
+    world.run(60.0)
+    assert world.coordinator.order.what == "stop"
+
+
+def test_each_pause_and_its_end_reach_all_members_from_whichever_they_are_asked_for() -> None:
+    world = begun()
+    for _ in range(2):
+        ask(world, 1, PauseRequested, None)
+        assert paused(world) == [None, None]
+        ask(world, 0, ResumeRequested)
+        assert paused(world) == [0, 0]
+        ask(world, 0, PauseRequested, None)
+        ask(world, 1, ResumeRequested)
+        assert paused(world) == [0, 0]
+    for member in (1, 1, 0, 1):
+        world.run(10.0)
+        ask(world, member, PauseRequested, 60.0)
+        assert paused(world) == [59.0, 59.0]
+    world.run(60.0)
+    assert paused(world) == [0, 0]
+
+
+def test_a_pause_that_is_over_does_not_come_back_with_a_new_coordinator() -> None:
+    world = begun(GroupShape(3))
+    ask(world, 2, PauseRequested, 10.0)
+    world.run(20.0)
+    world.coordinator = world._forgotten()
+    for body in world.bodies.values():  # the one that asked for it is the last to report
+        world.send(body)
+        world.run(0.1)
+    world.run(1.0)
+    assert paused(world) == [0, 0, 0]
 
 
 SHAPES = [TWO, GroupShape(3), GroupShape(3, 2), GroupShape(3, 0, 1), GroupShape(4, 2, 1), GroupShape(3, 1, 1)]

@@ -1,9 +1,12 @@
 """Rare turns that a first version of the core got wrong, and that are no transcript."""
 
+import pytest
+
+from ftrun.core.group.messages import GroupEnd, GroupOrder
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
-from ftrun.core.machine.states import Job, Pending, Starting, Suspect
+from ftrun.core.machine.states import Done, Job, Pending, Starting, Stopping, Suspect
 from ftrun.core.machine.stopping import finish, finish_with
 from ftrun.core.machine.values import Ledger, Rank
 from ftrun.core.rules import exit_codes
@@ -61,3 +64,16 @@ def test_a_spare_does_not_promise_a_restart() -> None:
     spare = Job(Pending(), places=((0, 2),))
     _, (_, answer) = decide(spare, ev.RestartRequested(5.0, ev.Requester("1", "root", 9.0)), policy)
     assert answer == do.AnswerOperator("1", False, "this member waits as a spare: restart one that works")
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_member_that_was_suspended_until_the_others_had_succeeded_without_it_succeeds_too(stopping: bool) -> None:
+    """They are two epochs further.  `stopping`: it has found first that its own epoch is over."""
+    policy = Policy(membership=Policy().membership._replace(group=True, member=2))
+    run, over = GroupOrder(1, "run"), GroupOrder(1, "stop", "member 2 is lost", "peer")
+    end = GroupOrder(3, "end", "all members have succeeded", end=GroupEnd(0, "succeeded", "all members have succeeded"))
+    orders = [ev.GroupOrderReceived(5.0, one) for one in (run, *((over,) if stopping else ()), end)]
+    job = after(Job(), policy, ev.Started(0.0), orders[0], ev.CommandSpawned(6.0, 7), *orders[1:])
+    assert isinstance(job.phase, Stopping)
+    job = after(job, policy, ev.CommandExited(7.0, signal=15), ev.TreeEnded(8.0, 1))
+    assert job.phase == Done(0)

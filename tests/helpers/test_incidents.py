@@ -58,7 +58,7 @@ def made(
 ) -> Incidents:
     """Of a member on the host of its letter; three restarts in a row are permitted."""
     rows = tuple(MemberRow(n, "abc"[n], "running", "", 1, 0.0, beat=beat, present=n not in absent) for n in range(3))
-    found = Incidents(names, "abc"[member or 0], member, lambda: rows, lambda: 3)
+    found = Incidents(names, "abcde"[member or 0], member, lambda: rows, lambda: 3)
     if member is not None:
         assert found.take({"event": "group", "what": "run", "epoch": 1, "members": [0, 1, 2]}, 0.0) == []
     return found
@@ -198,6 +198,19 @@ def test_the_second_one_reports_what_the_first_may_not() -> None:
     assert events(made(2), [UNHEARD, ZERO, CUT, END]) == ["ended"], "before it was due"
     back = UNHEARD | {"what": "contact", "why": "contact with the coordinator is restored"}
     assert events(made(2), [UNHEARD, ZERO, back], HOLD) == []
+
+
+def test_the_last_one_reports_what_neither_the_first_nor_the_second_may() -> None:
+    """Members 0, 1 and 2 may have been lost together, as with their rack."""
+    begun = RUN | {"epoch": 1, "cause": "first", "members": [0, 1, 2, 3, 4]}
+    last = made(4)
+    assert events(last, [begun, UNHEARD, ZERO, WAITING], 2 * HOLD - 1) == []
+    assert [due.event for due in last.overdue(100.0 + 2 * HOLD)] == ["lost"]
+    assert events(last, [CUT, END]) == [], "whoever read it knows how it ends"
+    assert events(made(4), [begun, UNHEARD, ZERO, CUT, END]) == ["ended"], "before it was due"
+    assert events(made(3), [begun, UNHEARD, ZERO, CUT, END], 10 * HOLD) == []
+    back = UNHEARD | {"what": "contact", "why": "contact with the coordinator is restored"}
+    assert events(made(4), [begun, UNHEARD, ZERO, back], 10 * HOLD) == []
 
 
 def test_a_group_that_has_gone_on_without_member_0_has_its_first_member_report() -> None:

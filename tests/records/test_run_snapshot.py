@@ -214,6 +214,16 @@ def test_a_stall_is_shown_until_the_rank_moves(run: MadeRun) -> None:
     assert seen(run).stalled is None
 
 
+def test_a_hang_whose_cause_another_member_may_know_is_shown_with_the_time_that_is_left_for_it(run: MadeRun) -> None:
+    run.rank(0, moved=100)
+    rounds = {"number": 1, "stage": "settling", "rung": None, "replacing": [], "awaited": [], "why": "rank 0 stopped"}
+    run.attempt["rounds"] = rounds | {"since": run.now - 15, "began": run.now - 200, "lacks_culprit": True}
+    found = "a hang was found for 15s: rank 0 stopped; another member may show which rank causes it, else all restart"
+    assert seen(run).recovery == f"{found} in 30s"
+    run.attempt["rounds"] |= {"lacks_culprit": False}
+    assert seen(run).recovery == "a collective failed for 15s: rank 0 stopped; the death of a rank may be the reason"
+
+
 def test_ages_do_not_grow_during_a_pause(run: MadeRun) -> None:
     run.rank(0, moved=95)
     run.status["paused"] = {"since": run.now - 60, "until": run.now + 1200}

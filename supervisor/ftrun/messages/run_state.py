@@ -44,7 +44,7 @@ class RunFacts(NamedTuple):
 
 class RoundStatus(NamedTuple):
     """The round of the ranks at work, or (`stage` settling or meeting) the one that has ended; `awaited`: the ranks
-    that are waited for."""
+    that are waited for; `lacks_culprit`: a hang was declared, and another member of the group may name its cause."""
 
     number: int
     stage: str
@@ -54,6 +54,7 @@ class RoundStatus(NamedTuple):
     why: str
     since: float
     began: float
+    lacks_culprit: bool = False
 
 
 class SpinStatus(NamedTuple):
@@ -212,6 +213,7 @@ def _round(rounds: Rounds) -> RoundStatus:
         why=rounds.why,
         since=rounds.since,
         began=rounds.began,
+        lacks_culprit=rounds.lacks_culprit,
     )
 
 

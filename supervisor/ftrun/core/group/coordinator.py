@@ -317,7 +317,8 @@ def _begin_draining(
     why = why or (otherwise if who is None and otherwise is not None else _reason(group, who))
     phase = Draining(now, now + fences.drain_time(group), pulses, losses=losses or Losses())
     counts, before = group.counts or highest_counts(group), group.order
-    order = GroupOrder(group.epoch, "stop", why, node=who and who.report.node, counts=counts, paused=before.paused)
+    paused = None if before.paused and now >= group.paused_until else before.paused  # for a new container
+    order = GroupOrder(group.epoch, "stop", why, node=who and who.report.node, counts=counts, paused=paused)
     order = order._replace(progressed=group.progressed, places=before.places, starter=before.starter)
     order = order._replace(member=who and who.report.rank)
     after, effects = _while_draining(group._replace(phase=phase, order=order), phase, now, pulses)

@@ -53,8 +53,9 @@ def follow(group: Coordinator, phase: Steady, now: float) -> RoundsStep:
         return RoundsStep(_opened(group))
     view = _view(group)
     if order.what == "close":
-        late = phase.round_due is not None and now >= phase.round_due
-        return RoundsStep(group, drain=order.why if late else None)
+        if phase.round_due is None:
+            return RoundsStep(_until_closed(group, phase, now))
+        return RoundsStep(group, drain=order.why if now >= phase.round_due else None)
     leaves = bool(view.lost) or any(_has_left(one, order) for one in view.rounds.values())
     if order.what == "work" and not leaves:
         if _is_unexplained(group, order, view):
@@ -216,9 +217,12 @@ def _given_up(group: Coordinator, phase: Steady, order: GroupRound, view: _View,
     if view.lost or not noticed or view.other:
         who = next((f"{group.members[rank].name} is lost" for rank in sorted(view.lost)), why)
         return RoundsStep(group, drain=who if noticed or view.lost else why)
-    due = now + LATE + group.drain
     group = _with(group, order._replace(what="close", why=why, joining=()))
-    return RoundsStep(group._replace(phase=phase._replace(round_due=due)), (NodeNote(f"no further round: {why}"),))
+    return RoundsStep(_until_closed(group, phase, now), (NodeNote(f"no further round: {why}"),))
+
+
+def _until_closed(group: Coordinator, phase: Steady, now: float) -> Coordinator:
+    return group._replace(phase=phase._replace(round_due=max(now, group.paused_until) + LATE + group.drain))
 
 
 def _replaced(group: Coordinator, order: GroupRound, view: _View) -> tuple[int, ...]:
@@ -259,7 +263,8 @@ def _leave(group: Coordinator, phase: Steady, order: GroupRound, view: _View, no
         losses = phase.losses.following(view.missing, now) if view.lost else Losses()
         if view.lost and losses.first is None:
             losses = losses._replace(first=now)
-        due = now + max((one.limit for one in view.rounds.values()), default=0.0) + LATE
+        limit = max((one.limit for one in view.rounds.values()), default=0.0)
+        due = max(now, group.paused_until) + limit + LATE
         if view.missing and (patience := losses.until(group.wait)) is not None:
             due = max(due, patience)
         elif view.lost - view.ready:

@@ -1,5 +1,6 @@
 """Until when a group waits for members that are lost, and what follows then, for a person who looks.  Pure."""
 
+import math
 from typing import Final
 
 from ftrun.core.group.fences import over_at, starters_over_at
@@ -39,6 +40,8 @@ def loss_wait(group: Coordinator, now: float) -> LossWait | None:
     found = LossWait(tuple(lost[:NAMED]), len(lost), max(0.0, patience - now), "end", code=exit_codes.HANG_LIMIT.code)
     if isinstance(phase, Steady):  # the ranks wait for a container, which no other one can replace
         due = patience if phase.round_due is None else max(patience, phase.round_due)
+        if due == math.inf:  # until a pause ends
+            return None
         return found._replace(left=max(0.0, due - now))
     if able >= _enough(group):
         return found._replace(left=max(0.0, dead - now), then="replace", code=None)

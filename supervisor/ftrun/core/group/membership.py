@@ -246,6 +246,7 @@ class Coordinator(NamedTuple):
     all_new: bool = False  # this coordinator has started epoch 1, with every member
     ceded: frozenset[int] = frozenset()  # former holders of the lease, for which nobody waits any longer
     obstacle: str = ""  # what may keep a member from joining before the first start, for a person
+    paused_until: float = 0.0  # until when verdicts are paused; inf: until they are resumed
     # The last epoch that all of its members have run, and those of them that may live: see `fences.may_decide`.
     base: tuple[int, frozenset[int]] = (0, frozenset())
     # Earlier processes of member 0 that may be at work, by life, and until when a member may have had contact with

@@ -34,7 +34,18 @@ def take_report(group: Coordinator, now: float, report: MemberReport, before: Me
     if report.state == "left":
         group = without_dead(group, report.rank)
     group = note_lives(note_buried(group, report), report)
-    return put_member(note_starter(group, now, report, before), MemberState(report, first_failure(report, now, before)))
+    after = put_member(
+        note_starter(group, now, report, before), MemberState(report, first_failure(report, now, before))
+    )
+    return after if after.order.paused == group.order.paused else _with_pause(after, now)
+
+
+def _with_pause(group: Coordinator, now: float) -> Coordinator:
+    """A pause begins, changes or ends.  What ranks are waited for has its whole time again after it."""
+    group = group._replace(paused_until=now + (group.order.paused or 0.0))
+    if isinstance(group.phase, Steady) and group.phase.round_due is not None:
+        group = group._replace(phase=group.phase._replace(round_due=None))
+    return group
 
 
 def _adopt_epoch(group: Coordinator, now: float, epoch: int) -> Coordinator:

@@ -192,8 +192,9 @@ def _end_with_group(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy
     if end.verdict == exit_codes.SUCCEEDED or (end.asked and isinstance(job.want, Finish)):
         if isinstance(phase, Stopping) and phase.stage == "verdict":
             return start_or_finish(job, phase.attempt, event.now, policy, written)
-        spare = isinstance(phase, Pending) and not isinstance(job.want, Finish)
-        if not spare and (isinstance(job.want, Finish) or end.verdict == exit_codes.SUCCEEDED):
+        # Of an epoch of the others: a spare, or what ran here goes on since a suspension, or is being stopped.
+        apart = event.order.epoch > job.ledger.epoch or not isinstance(phase, Watched | Launching)
+        if isinstance(job.want, Finish) or not apart:
             return job, written  # it is ending as it should
     if isinstance(phase, Launching):
         return keep_until_exec(job, phase, event, policy)
@@ -231,10 +232,10 @@ def _apply_shared_state(
 
 def _apply_pause(job: Job, event: ev.GroupOrderReceived, policy: Policy) -> Outcome:
     """The operator has paused or resumed the verdicts on some node."""
-    lasting = event.order.paused
+    lasting = event.order.paused or 0.0
     if lasting == 0.0:
         return on_resume_requested(job, job.phase, ev.ResumeRequested(event.now), policy)
-    asked = ev.PauseRequested(event.now, None, None if lasting == float("inf") else lasting)
+    asked = ev.PauseRequested(event.now, None, None if lasting == float("inf") else round(lasting, 3))
     return on_pause_requested(job, job.phase, asked, policy)
 
 
@@ -332,7 +333,7 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
         progressed=attempt is not None and attempt.progressed,
         devices_unchanged=_are_devices_unchanged(job, now, policy),
         devices_waited=isinstance(job.phase, Watched) and waits_for_devices(job.phase.attempt, now, policy.limits),
-        paused=job.announced_pause,
+        paused=job.announced_pause if job.paused is not None or not job.announced_pause else None,
         ranks=None if ranks is None else Ranks(ranks, me.address, me.port),
         places=job.places,
         starter=job.starter,

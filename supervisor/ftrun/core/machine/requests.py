@@ -5,6 +5,7 @@ Every request of the operator is recorded and answered.  The platform's requests
 if the command is healthy.  No request uses up the restart budget.
 """
 
+import math
 import signal
 from collections.abc import Callable
 from typing import Any, Final
@@ -126,8 +127,7 @@ def on_pause_requested(job: Job, phase: Phase, event: ev.PauseRequested, policy:
     before = job.paused or Paused(event.now)
     by = "" if event.requester is None else _requester(event)
     job = job._replace(paused=before._replace(until=deadline_after(event.now, event.lasting), by=by))
-    if event.requester is not None:
-        job = job._replace(announced_pause=float("inf") if event.lasting is None else event.lasting)
+    job = job._replace(announced_pause=None if event.requester is None else _announcement(job, event.lasting))
     until = "until it is resumed" if event.lasting is None else f"for {durations.seconds(event.lasting)}"
     effects: Effects = _answer(event, True, f"no verdicts {until}")
     effects += (do.Persist("paused", (("for", event.lasting), ("by", by))),)
@@ -137,10 +137,19 @@ def on_pause_requested(job: Job, phase: Phase, event: ev.PauseRequested, policy:
     return job, effects
 
 
+def _announcement(job: Job, lasting: float | None) -> float:
+    """How long the pause lasts, for the other members.  If that is as long as the last one, it differs by a trifle, so
+    that they see that it is another."""
+    found = math.inf if lasting is None else lasting
+    while found < math.inf and found in (job.announced_pause, job.order and job.order.paused):
+        found = math.nextafter(found, math.inf)
+    return found
+
+
 @refuse_late
 def on_resume_requested(job: Job, phase: Phase, event: ev.ResumeRequested, policy: Policy) -> Outcome:
-    if event.requester is not None and not isinstance(phase, Done):
-        job = job._replace(announced_pause=0.0)
+    if not isinstance(phase, Done):
+        job = job._replace(announced_pause=None if event.requester is None else 0.0)
     if job.paused is None:
         return job, _answer(event, True, "the job was not paused")
     answer = _answer(event, True, "verdicts are on again")

@@ -3,9 +3,9 @@
 An incident is reported with the restart, the recovery or the end that follows from a hang or a fault, or after HOLD s
 without such a decision; what follows after that, only if it ends the run.  In a group the first member reports for all,
 and the coordinator reports the loss of another member.  While the coordinator is lost, the first of the others reports
-that, and after HOLD s without contact the second member does, too, since the first may have been lost with the
-coordinator.  The other members report only their own incidents that nobody has decided on within HOLD s, and their own
-ends.
+that, after HOLD s without contact the second one does, too, and after two HOLD the last one, since the first ones may
+have been lost with the coordinator.  The other members report only their own incidents that nobody has decided on
+within HOLD s, and their own ends.
 """
 
 from collections.abc import Callable
@@ -62,13 +62,16 @@ class Incidents:
 
     @property
     def _turn(self) -> int | None:
-        """0: this member reports for its group; 1: it does if the one before it may be lost; None: it does not."""
+        """0: this member reports for its group; 1, 2: it does after so many HOLD, since those before may be lost, too;
+        None: it does not."""
         if self._member is None:
             return 0
         absent = {row.rank for row in self._rows() if not row.present} | {self._silent}
         living = sorted((self._members - absent) or {self._member})
         turn = living.index(self._member) if self._member in living else None
-        return turn if turn == 0 or (turn == 1 and self._silent is not None) else None
+        if turn and self._silent is not None:
+            return 1 if turn == 1 else 2 if turn == len(living) - 1 else None
+        return None if turn else turn
 
     @property
     def _reports(self) -> bool:
@@ -102,8 +105,8 @@ class Incidents:
 
     def _lost_or_waiting(self, event: str, found: Record, now: float) -> list[Due]:
         coordinates = event == "lost" and not self._is_cut_off
-        if event == "lost" and self._turn == 1:
-            return self._hold(event, found, now)
+        if event == "lost" and (turn := self._turn):
+            return self._hold(event, found, now, turn * HOLD)
         if not (self._reports or coordinates) or (event == "waiting" and self._reported):
             return []
         self._reported = True
@@ -171,16 +174,17 @@ class Incidents:
             return self._hold(str(cause), found, now)
         return []
 
-    def _hold(self, event: str, found: Record, now: float) -> list[Due]:
+    def _hold(self, event: str, found: Record, now: float, wait: float = HOLD) -> list[Due]:
         if not self._reported:
-            self._held, self._until = Due(event, found), now + HOLD
+            self._held, self._until = Due(event, found), now + wait
         return []
 
     def _decide(self, event: str, found: Record) -> list[Due]:
+        last = self._turn == 2 and self._held is not None and self._held.event == "lost"
         self._held = None
         alone = event == "ended" and not (self._ended_by_group or self._asked)  # an end that is its own
-        second = self._turn == 1 and not self._reported
-        if not (self._reports or second or alone) or (self._reported and event != "ended"):
+        later = last or (self._turn == 1 and not self._reported)
+        if not (self._reports or later or alone) or (self._reported and event != "ended"):
             return []
         self._reported = event != "restart"  # after it another attempt begins
         return [Due(event, found, self._about(found))]

@@ -8,6 +8,7 @@ from typing import Any
 
 from ftrun.core.accounting.totals import figures
 from ftrun.core.machine.values import CAUSES, TOUCH, Attempt, Ledger, Rank
+from ftrun.core.ranks.rounds import ELSEWHERE
 from ftrun.core.rules.liveness import time_awake
 from ftrun.core.text import durations, heartbeats, sentences, states
 from ftrun.core.text.sentences import several
@@ -106,10 +107,13 @@ def _rounds(found: RoundStatus | None, now: float) -> dict[str, Any]:
     if found.stage == "working":
         return {"round": number}
     what = f"replacing {replaced}" if replaced else "all ranks retry the step"
-    if found.stage == "settling":
-        what = "a collective failed"
     awaited = ", ".join(map(sentences.rank, found.awaited))
     last = f"waiting for {awaited}" if awaited else f"round {number} has begun, and not every rank has moved in it"
+    if found.stage == "settling":
+        what, last = "a collective failed", "the death of a rank may be the reason"
+    if found.lacks_culprit:
+        left = durations.seconds(max(0.0, found.since + ELSEWHERE - now))
+        what, last = "a hang was found", f"another member may show which rank causes it, else all restart in {left}"
     since = f"for {durations.seconds(max(0.0, now - found.since))}"
     return {"round": number, "recovery": f"{what} {since}: {found.why}; {last}"}
 
