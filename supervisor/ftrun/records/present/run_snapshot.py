@@ -149,6 +149,7 @@ def _attempt(
     stall = _stall(attempt, now) if live is not None else None
     ranks = own_ranks.with_stall(ranks, stall)
     stepping = [rank for rank in ranks if rank.step is not None and rank.state not in own_ranks.ENDED]
+    problems += [seen.look_failed] if seen.look_failed and live is not None else []
     at, what = next_action(status, shown.phase, live, limits, now)
     return shown._replace(
         up=max(0.0, now - spawned_at) if shown.phase != "done" else None,
