@@ -11,7 +11,7 @@ from ftrun.core.machine.values import CAUSES, TOUCH, Attempt, Ledger, Rank
 from ftrun.core.rules.liveness import time_awake
 from ftrun.core.text import durations, heartbeats, sentences, states
 from ftrun.core.text.sentences import several
-from ftrun.host import procfs
+from ftrun.host import procfs, work_dir
 from ftrun.messages import records
 from ftrun.messages.codec import TOLERANT, Malformed
 from ftrun.messages.probe import Devices
@@ -95,7 +95,7 @@ def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
     if alive:
         shown = shown._replace(group=_group(status, ledger), next_start=found.rest.next_start)
         shown = shown._replace(stopped=liveness.stopped(run) if shown.suspended is None else None)
-    return shown._replace(problems=tuple(problems), full_disk=rundir.is_full(run_dir))
+    return shown._replace(problems=tuple(problems), full_disk=work_dir.is_full(run_dir))
 
 
 def _rounds(found: RoundStatus | None, now: float) -> dict[str, Any]:
