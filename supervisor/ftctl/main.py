@@ -104,7 +104,8 @@ def main() -> None:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        _refuse(error.format_message())
+        before = isinstance(error, click.NoSuchOption) and error.option_name == "--json" and sys.argv[1:2] == ["--json"]
+        _refuse("--json comes after the verb" if before else error.format_message())
         code = 2
     except (NoRunDir, UserError) as error:
         _refuse(str(error))

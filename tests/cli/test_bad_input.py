@@ -227,13 +227,17 @@ def test_full_run_dir_does_not_stop_the_job(runs: Runs) -> None:
     assert "No space left on device" in run.stderr
 
 
-@pytest.mark.parametrize("files", [1, 2, 3], ids=["no folder", "no file", "one file"])
-def test_a_full_temp_folder_does_not_stop_the_job(runs: Runs, files: int) -> None:
+@pytest.mark.parametrize(
+    ("limit", "filler"),
+    [("nr_inodes=1", ""), ("nr_inodes=2", ""), ("nr_inodes=3", ""), ("size=4k", "head -c 4096 /dev/zero > full/zeros")],
+    ids=["no folder", "no file", "one file", "empty files"],
+)
+def test_a_full_temp_folder_does_not_stop_the_job(runs: Runs, limit: str, filler: str) -> None:
     """Nobody chose it for the records: they go to another one."""
     need_mounts()
     full = runs.folder / "full"
-    prefix = runs.mounted(f"mkdir {full}; mount -t tmpfs -o nr_inodes={files} tmpfs {full}")
-    words = [*prefix, *FTRUN, "sh", "-c", "echo $FTRUN_RUN_DIR; ls -A $TMPDIR; exit 3"]
+    prefix = runs.mounted(f"mkdir {full}; mount -t tmpfs -o {limit} tmpfs {full}; {filler}")
+    words = [*prefix, *FTRUN, "sh", "-c", "echo $FTRUN_RUN_DIR; rm -f $TMPDIR/zeros; ls -A $TMPDIR; exit 3"]
     environment = runs.environment | {"TMPDIR": str(full)}
     done = subprocess.run(words, cwd=runs.folder, env=environment, capture_output=True, text=True, timeout=60)
     (run_dir,) = done.stdout.splitlines()

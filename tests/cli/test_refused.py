@@ -11,25 +11,27 @@ from ftctl.doctor import system
 from ftrun.host import oom
 from support.runs import DEADLINE, FTRUN, Runs
 
-# A seccomp filter (seccomp(2)) that answers one system call with an errno, and then ftrun.
+# Seccomp filters (seccomp(2)) that answer system calls with an errno, and then ftrun.
 FILTER = """
 import ctypes, os, platform, struct, sys
-number = {"x86_64": {"waitid": 247, "fallocate": 285}, "aarch64": {"waitid": 95, "fallocate": 47}}
-denied = number[platform.machine()][sys.argv[1]]
-rules = struct.pack("HBBIHBBIHBBIHBBI", 0x20, 0, 0, 0, 0x15, 0, 1, denied, 6, 0, 0, 0x50001, 6, 0, 0, 0x7FFF0000)
-buffer = ctypes.create_string_buffer(rules)
-program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 4, ctypes.addressof(buffer)))
+names = "waitid", "fallocate", "setpgid", "setsid"
+numbers = {"x86_64": (247, 285, 109, 112), "aarch64": (95, 47, 154, 157)}[platform.machine()]
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
-if libc.prctl(22, 2, program, 0, 0):
-    sys.exit(77)
+for name in sys.argv[1].split(","):
+    denied = dict(zip(names, numbers))[name]
+    rules = struct.pack("HBBIHBBIHBBIHBBI", 0x20, 0, 0, 0, 0x15, 0, 1, denied, 6, 0, 0, 0x50001, 6, 0, 0, 0x7FFF0000)
+    buffer = ctypes.create_string_buffer(rules)
+    program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 4, ctypes.addressof(buffer)))
+    if libc.prctl(22, 2, program, 0, 0):
+        sys.exit(77)
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-def refused(call: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    words = [FTRUN[0], "-c", FILTER, call, *FTRUN, "--quiet", "--run-dir", f"{folder}/run", "--", "echo", "started"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=90)
+def refused(calls: str, folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    words = [FTRUN[0], "-c", FILTER, calls, *FTRUN, "--quiet", "--run-dir", f"{folder}/run", *options]
+    done = subprocess.run([*words, "--", "echo", "started"], capture_output=True, text=True, timeout=90)
     if done.returncode == 77:
         pytest.skip("no seccomp filter can be set here")
     return done
@@ -45,6 +47,27 @@ def test_refused_waitid_is_one_line(tmp_path: Path) -> None:
 def test_refused_fallocate_is_no_obstacle(tmp_path: Path) -> None:
     done = refused("fallocate", tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [((), "started\n"), (("--nproc-per-node", "2", "--prefix-ranks", "--local-ranks-filter", "1"), "[1] started\n")],
+    ids=["alone", "ranks"],
+)
+def test_refused_process_groups_are_named_and_no_obstacle(tmp_path: Path, options: tuple[str, ...], shown: str) -> None:
+    done = refused("setpgid,setsid", tmp_path, *options)
+    assert (done.returncode, done.stdout, done.stderr) == (0, shown, "")
+    assert (tmp_path / "run" / "run.log").read_text().count("setpgid is refused here") == 1
+
+
+def test_low_limit_on_open_files_loses_no_output(tmp_path: Path) -> None:
+    ranks = "--nproc-per-node", "6", "--prefix-ranks"
+    script = "import os, sys; print('out'); print('error', file=sys.stderr)"
+    command = shlex.join([*FTRUN, "--quiet", *ranks, "--run-dir", f"{tmp_path}/run", "--", "python", "-c", script])
+    done = subprocess.run(["sh", "-c", f"ulimit -n 48; exec {command}"], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0
+    for text, shown in (("out", done.stdout), ("error", done.stderr)):
+        assert sorted(shown.splitlines()) == [f"[{rank}] {text}" for rank in range(6)]
 
 
 def test_limit_on_the_size_of_files_is_named(tmp_path: Path) -> None:

@@ -79,6 +79,15 @@ def test_a_look_that_is_not_answered_has_failed_after_a_while() -> None:
     assert looks.due(looks.begin(attempt(), 115.0), 116.0) == 115.0 + LOST
 
 
+def test_a_look_without_a_result_changes_nothing_and_is_known_until_one_has_a_result() -> None:
+    once = looked(attempt(Rank(0, moved_at=104.0)), 119.0, CLOSED)
+    failed = looks.end(looks.begin(once, 127.0), Looked(128.0, "no memory", failed=True))
+    assert failed.look == once.look._replace(age=23.0, again=None, earliest=127.0 + LOST, failed="no memory")
+    moved = looks.follow(failed._replace(ranks=(Rank(0, moved_at=140.0),)))
+    assert moved.look.failed == "no memory"
+    assert looked(moved, 155.0).look.failed == ""
+
+
 def test_two_closed_looks_that_find_the_same_are_a_proof() -> None:
     once = looked(attempt(), 115.0, CLOSED, cost=9.0)
     assert not once.look.proved

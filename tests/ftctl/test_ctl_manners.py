@@ -131,3 +131,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     done = ftctl("logs", "--run-dir", str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"ftctl: {tmp_path}/output.log: No such file or directory\n"
+
+
+def test_json_is_understood_after_the_verb_alone() -> None:
+    done = ftctl("--json", "status")
+    assert (done.returncode, json.loads(done.stdout)) == (2, {"ok": False, "why": "--json comes after the verb"})

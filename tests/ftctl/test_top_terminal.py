@@ -176,9 +176,10 @@ def test_a_new_size_is_used_at_once(terminal: Open, over: str) -> None:
 
 @pytest.mark.parametrize("kind", ["vt100", "dumb"])
 def test_a_simple_terminal_gets_ascii_and_a_dumb_one_no_controls(terminal: Open, over: str, kind: str) -> None:
-    seen = terminal("--run-dir", over, TERM=kind, LANG="C")
+    seen = terminal("--run-dir", over, columns=40, TERM=kind, LANG="C")
     seen.until("q quits")
     assert seen.text.isascii()
+    assert max(map(len, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.text).splitlines())) <= 40
     assert not re.search(r"\x1b\[[0-9;]*m" if kind == "vt100" else "\x1b", seen.text.replace("\x1b[0m", ""))
     seen.press("q")
     assert seen.ended() == 0

@@ -1,4 +1,4 @@
-"""PID 1's side of a look: one that fails is no result and one problem, and it never runs beside an investigation."""
+"""PID 1's side of a look: one that fails is one problem and shows nothing, and none runs beside an investigation."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -93,13 +93,14 @@ def test_a_look_that_fails_is_one_problem_in_an_attempt_and_never_a_verdict(worl
     for _ in range(2):
         world.client.look(ATTEMPT)
         world.client.parse(messages.EVENTS.dump(Problem("an error")))
-        assert world.client.on_end(NOW) == []
+        assert world.client.on_end(NOW) == [ev.Looked(NOW, f"{messages.UNKNOWN}: an error", failed=True)]
     assert world.lines() == ["evidence: whether the job hangs is not known: an error; the command is not affected"]
     assert world.problems() == ["whether the job hangs is not known: an error"]
     world.client.on_spawning()
     world.client.look(ATTEMPT)
-    assert world.client.on_end(NOW) == []
-    assert world.problems() == ["whether the job hangs is not known: a look at it ended without a result"]
+    why = "whether the job hangs is not known: a look at it ended without a result"
+    assert world.client.on_end(NOW) == [ev.Looked(NOW, why, failed=True)]
+    assert world.problems() == [why]
 
 
 def test_that_no_hang_may_be_found_is_printed_once_in_an_attempt(world: World) -> None:
@@ -119,9 +120,10 @@ def test_a_look_that_is_late_is_ended(world: World) -> None:
     assert deadline is not None
     assert world.client.settle(deadline - 0.1) == []
     assert world.removed == 0
-    assert world.client.settle(deadline) == []
+    why = "whether the job hangs is not known: a look at it was not complete in time"
+    assert world.client.settle(deadline) == [ev.Looked(deadline, why, failed=True)]
     assert (world.removed, world.client.deadline) == (1, None)
-    assert world.problems() == ["whether the job hangs is not known: a look at it was not complete in time"]
+    assert world.problems() == [why]
 
 
 def test_an_investigation_takes_the_place_of_a_look(world: World) -> None:

@@ -39,6 +39,13 @@ def test_no_step_of_the_wall_clock_moves_an_attempt_to_another_ftrun(tmp_path: P
     assert [[one.number for one in life.attempts] for life in lives] == [[1], [2]]
 
 
+def test_the_run_dir_of_a_killed_ftrun_says_that_it_was_cut_off(tmp_path: Path) -> None:
+    lives = schedules.of_run(Script().starts().stepped(0, 3).after(2).written(tmp_path / "run"))
+    assert schedules.lines(lives)[0].endswith(", cut off: ftrun is gone and left no verdict")
+    (row,) = schedules.table(lives, "", "")
+    assert (row["open"], row["ending"]) == (False, "cut off: ftrun is gone and left no verdict")
+
+
 def test_files_that_no_ftrun_of_this_version_wrote_are_left_out(tmp_path: Path) -> None:
     folder = tmp_path / schedules.FOLDER
     folder.mkdir()

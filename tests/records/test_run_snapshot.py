@@ -158,6 +158,18 @@ def test_what_a_job_waits_for_is_shown(run: MadeRun) -> None:
     assert str(seen(run).next).startswith("It would be suspected after 30m"), "and no line says that it works"
 
 
+def test_where_looks_fail_no_line_says_that_deadlocks_are_found(run: MadeRun) -> None:
+    run.limits = run.limits._replace(hang=None, auto=True, idle=1800.0)
+    run.status["phase"], run.attempt["look_failed"] = "starting", "whether the job hangs is not known: no memory"
+    found = seen(run)
+    assert str(found.next).startswith("A hang would not be detected")
+    assert str(found.heartbeats).startswith("none so far: no hang can be found")
+    assert "warning     whether the job hangs is not known: no memory" in lines(found)
+    run.rank(0, moved=30, step=9)
+    run.status["phase"] = "running"
+    assert str(seen(run).next).endswith("after 30m without any work (--idle-timeout).")
+
+
 def test_a_given_start_timeout_is_active_from_the_spawn(run: MadeRun) -> None:
     run.limits = run.limits._replace(start=60.0)
     run.run["sources"]["start-timeout"] = "environment"

@@ -145,13 +145,15 @@ def watch(run: WatchedRun, seconds: float) -> int:
     unicode = terminal.shows_unicode()
 
     def drawn() -> Text:
-        return run.frame(top.Screen(*screen.size, unicode), note(run.shown))
+        # To rich, a dumb terminal has 80 columns.
+        columns, lines = shutil.get_terminal_size() if screen.is_dumb_terminal else screen.size
+        return run.frame(top.Screen(columns, lines, unicode), note(run.shown))
 
     while True:
         with terminal.Keys() as keys:
             try:
                 if screen.is_dumb_terminal:  # it cannot move the cursor: one frame after another
-                    ended = until_key(run, keys, max(seconds, DUMB), lambda: screen.print(drawn()))
+                    ended = until_key(run, keys, max(seconds, DUMB), lambda: screen.print(drawn(), soft_wrap=True))
                 else:
                     with Live(
                         console=screen, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False

@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import NoReturn
@@ -98,7 +99,7 @@ def spawn(
     try:
         os.setpgid(pid, group or pid)  # in parent and child, so that neither has to wait for the other
     except OSError:
-        pass  # it has already executed, after doing so itself
+        pass  # it has already executed, after doing so itself; or a sandbox refuses it
     return Child(pid, report)
 
 
@@ -106,8 +107,8 @@ def _become(start: Start, inherited: signals.Inherited, parent: int, failed: int
     """Runs in the child between fork and exec; never returns to the parent's code."""
     try:
         signal.set_wakeup_fd(-1)
-        os.setpgid(0, group)
-        if start.terminal is not None:
+        has_group = _join(group)
+        if start.terminal is not None and has_group:
             os.tcsetpgrp(start.terminal, os.getpid())  # SIGTTOU is blocked here
         die_with(parent)
         for number, fd in start.streams.items():
@@ -123,6 +124,18 @@ def _become(start: Start, inherited: signals.Inherited, parent: int, failed: int
         os.write(failed, b"%d " % errno.EINVAL)
     finally:
         os._exit(127)
+
+
+def _join(group: int) -> bool:
+    """Enter this process group, or one of its own (0) if it has just ended.  Return whether that is permitted: a
+    sandbox may refuse it, and the command runs all the same."""
+    for wanted in (group, 0):
+        try:
+            os.setpgid(0, wanted)
+        except OSError:
+            continue
+        return True
+    return False
 
 
 def _execute(command: Sequence[str], environment: dict[str, str]) -> None:
@@ -204,18 +217,36 @@ def _exec_helper(command: Sequence[str], streams: Sequence[int], parent: int, la
     """Runs in the child between fork and exec."""
     try:
         signal.set_wakeup_fd(-1)
-        os.setsid()
+        with suppress(OSError):  # a sandbox refuses it
+            os.setsid()
         if parent != 1 and not lasting:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        # If standard streams were closed when ftrun started, ftrun's descriptors may have their numbers.
-        for number, fd in enumerate([fcntl.fcntl(stream, fcntl.F_DUPFD, len(streams)) for stream in streams]):
-            os.dup2(fd, number)
-        os.closerange(len(streams), 1 << 20)
+        _arrange(streams)
         signals.restore(signals.Inherited(frozenset(), frozenset(signals.CAUGHT if lasting else ())))
         if lasting or os.getppid() == parent:
             os.execv(command[0], list(command))
     finally:
         os._exit(127)
+
+
+def _arrange(streams: Sequence[int]) -> None:
+    """Make these the descriptors 0, 1, 2 and so on, and close all others, with as few as possible at a time: the limit
+    may be low (`ulimit -n`).  If standard streams were closed when ftrun started, ftrun's may have their numbers."""
+    left, kept = list(streams), sorted({*streams})
+    for low, high in zip([-1, *kept], [*kept, 1 << 20], strict=True):
+        if low + 1 < high:  # of an empty range Python may close all
+            os.closerange(low + 1, high)
+    for number in range(len(left)):
+        if number in left[number + 1 :] and left[number] != number:
+            moved = fcntl.fcntl(number, fcntl.F_DUPFD, len(left))
+            left = [moved if fd == number else fd for fd in left]
+        if (fd := left[number]) == number:
+            os.set_inheritable(number, True)
+            continue
+        os.dup2(fd, number)
+        if fd >= len(left) and fd not in left[number + 1 :]:
+            os.close(fd)
+    os.closerange(len(left), 1 << 20)
 
 
 def explain_exec_failure(command: str, number: int) -> tuple[int, str]:

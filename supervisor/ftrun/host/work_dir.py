@@ -2,6 +2,7 @@
 copies there (`helpers/mirror`, ADR 11).  This module never accesses a network disk: only the helper does, and PID 1
 gives up on it if it does not answer."""
 
+import errno
 import os
 import re
 import select
@@ -190,8 +191,13 @@ def open_default_run_dir(caught: Signals) -> tuple[WorkDir, Journal, str | None]
     """Open a new run dir for a user who chose none, as `open_run_dir` does: in the temp folder or, where that is full,
     in another one.  Raises RunDirError."""
     problem: RunDirError | None = None
+    full = list[str]()
     for folder in _default_folders():
         path = _random_name(folder)
+        if is_full(folder):  # empty files may fit in
+            full.append(path)
+            problem = problem or RunDirError(f"run dir {path}: {os.strerror(errno.ENOSPC)}")
+            continue
         try:
             where, journal, message = open_run_dir(path, False, caught)
         except RunDirError as error:
@@ -201,6 +207,8 @@ def open_default_run_dir(caught: Signals) -> tuple[WorkDir, Journal, str | None]
                     remove(left)
         else:
             return where, journal, message if problem is None else f"{problem}; ftrun works in {path}"
+    if full:  # the job runs without records
+        return open_run_dir(full[0], False, caught)
     assert problem is not None, "there is at least the default folder"
     raise problem
 
@@ -208,6 +216,15 @@ def open_default_run_dir(caught: Signals) -> tuple[WorkDir, Journal, str | None]
 def _default_folders() -> Iterator[str]:
     yield (first := default_folder())
     yield from (folder for folder in local_temporaries(mounts.Mounts()) if folder != first)
+
+
+def is_full(folder: str) -> bool:
+    """Return whether nothing can be written to its disk."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return bool(disk.f_blocks) and not (disk.f_bfree if os.getuid() == 0 else disk.f_bavail)
 
 
 def default_folder() -> str:

@@ -84,6 +84,7 @@ class AttemptStatus(NamedTuple):
     accelerator: bool = False
     processes: tuple[LocalRank, ...] = ()
     wait: str = ""
+    look_failed: str = ""
     stalled: Standstill | None = None
     spin: SpinStatus | None = None
     rounds: RoundStatus | None = None
@@ -190,6 +191,7 @@ def _attempt(attempt: Attempt) -> AttemptStatus:
         accelerator=attempt.idle.accelerator,
         processes=attempt.processes,
         wait=attempt.look.wait,
+        look_failed=attempt.look.failed,
         stalled=attempt.stalled,
         spin=_spin(attempt.look),
         rounds=_round(attempt.rounds) if attempt.rounds.is_open else None,

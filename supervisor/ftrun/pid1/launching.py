@@ -62,6 +62,7 @@ class Launcher:
         self._starts: list[Start] = []  # by local rank
         self._lack: OSError | None = None  # why nothing could be forked; it is tried again at `_again`, while it may be
         self._again = self._tried_until = 0.0
+        self._shares_group = False  # that no process group could be made was said
         self.standby_request = StandbyRequest(setup, poll)
 
     @property
@@ -185,7 +186,13 @@ class Launcher:
     def _spawn(self, start: Start, reporting: tuple[int, int] | None = None) -> spawn.Child:
         """A new process; `reporting`: see `spawn.spawn`.  Raises OSError or ValueError."""
         setup = self._setup
-        return spawn.spawn(start, setup.signals.inherited, setup.tree.joinable_group(), reporting)
+        child = spawn.spawn(start, setup.signals.inherited, setup.tree.joinable_group(), reporting)
+        if not self._shares_group and os.getpgid(child.pid) == os.getpgrp():
+            why = "setpgid is refused here (seccomp?): the command is in the process group of ftrun"
+            self._shares_group = True
+            setup.journal.log(why)
+            setup.console.print(why)
+        return child
 
     def _start_warm(self, local_rank: int, start: Start) -> int | None:
         """Start the standby for this process, if there is one.  Its answer is its report."""

@@ -122,7 +122,7 @@ def _shape(job: Job) -> tuple[object, ...]:
         idle = attempt.idle
         facts = attempt.number, attempt.pid, attempt.moved, attempt.stopped_at, attempt.aways, attempt.stalled
         facts += idle.idle_since, idle.raised, idle.accelerator, attempt.processes, attempt.look.wait
-        facts += (attempt.rounds,)
+        facts += attempt.rounds, attempt.look.failed
     return type(phase), getattr(phase, "stage", None), job.want, job.held, job.paused, job.order, counts, saved, facts
 
 

@@ -108,7 +108,8 @@ class Looked(NamedTuple):
     closed looks with the same one found the same threads in the same calls, none of which has run in between.  `rank`,
     `pid`: of a closed look, the rank, if it has one, and the process at the end of the chain.  `cost`: CPU seconds.
     `again`: of an open look, it has to be repeated soon, because all members of the group together seem to be closed.
-    `spin`: the rank that computes, if one does and nothing of it can be seen outside."""
+    `spin`: the rank that computes, if one does and nothing of it can be seen outside.  `failed`: the look had no
+    result, and `open_reason` says why; PID 1 itself sets it."""
 
     now: float
     open_reason: str | None
@@ -119,6 +120,7 @@ class Looked(NamedTuple):
     cost: float = 0.0
     again: bool = False
     spin: Spin | None = None
+    failed: bool = False
 
 
 class CommandStopped(NamedTuple):

@@ -67,7 +67,8 @@ def notices(job: Job, policy: Policy, given: GivenNotices, run_dir: str, now: fl
         due = attempt.spawned_at + (UNSEEN if heartbeats.needs_call(attempt.frameworks) else UNWATCHED)
         if now >= due:
             remedy = heartbeats.remedy(attempt.frameworks)
-            lines.append(unwatched_line(now - attempt.spawned_at, policy.limits.auto, remedy))
+            proves = policy.limits.auto and not attempt.look.failed
+            lines.append(unwatched_line(now - attempt.spawned_at, proves, remedy))
             given, due = given._replace(unwatched=True), None
     return Notices(given, tuple(lines), due)
 

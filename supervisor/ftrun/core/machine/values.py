@@ -135,6 +135,7 @@ class LookState(NamedTuple):
     raised: float = 0.0  # a proof was refuted: no look before the job has stood still for so many seconds
     wait: str = ""  # what the job waits for, according to the last look
     recorded: str = ""  # the same in the last record `look`
+    failed: str = ""  # why the last look had no result, also before a movement
     repeats: int = 0  # looks that the group has asked for
     spin: Spin | None = None  # the first of the looks in a row that found the same rank computing
 

@@ -113,7 +113,7 @@ def on_looked(job: Job, phase: Starting | Running, event: ev.Looked, policy: Pol
         return job, ()
     age, attempt = looks.age_of(phase.attempt, event.now), looks.end(phase.attempt, event)
     why = attempt.look.wait
-    if age < looks.RECORDED or why == attempt.look.recorded:
+    if event.failed or age < looks.RECORDED or why == attempt.look.recorded:
         return check(job, attempt, event.now, policy)
     attempt = attempt._replace(look=attempt.look._replace(recorded=why))
     written = do.Persist("look", (("age", age), ("open", event.open_reason is not None), ("why", why)))

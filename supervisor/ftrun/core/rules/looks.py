@@ -69,7 +69,9 @@ def begin(attempt: Attempt, now: float) -> Attempt:
 def end(attempt: Attempt, seen: Looked) -> Attempt:
     """The attempt after the look that was under way.  Two closed looks with the same result prove a deadlock; one whose
     result differs from the one before is confirmed at the usual time."""
-    look, before, found = attempt.look, attempt.look.closed, None
+    look, before, found = attempt.look._replace(failed=""), attempt.look.closed, None
+    if seen.failed:  # what was seen before still holds
+        return attempt._replace(look=look._replace(begun=None, failed=seen.open_reason or ""))
     if seen.open_reason is None and look.begun is not None:
         found = ClosedLook(look.begun, seen.fingerprint, seen.mechanism, seen.rank, seen.pid)
     look = look._replace(begun=None, earliest=seen.now + SPACING * seen.cost, closed=found)
@@ -93,7 +95,7 @@ def age_of(attempt: Attempt, now: float) -> float:
 def _anew(look: LookState, still: Standstill | None) -> LookState:
     """The state without any result; a look that is under way is dropped."""
     earliest = look.earliest if look.begun is None else 0.0
-    return LookState(still, earliest=earliest, raised=look.raised, recorded=look.recorded)
+    return LookState(still, earliest=earliest, raised=look.raised, recorded=look.recorded, failed=look.failed)
 
 
 def _has_moved(attempt: Attempt, closed: ClosedLook) -> bool:

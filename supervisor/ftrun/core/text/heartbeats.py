@@ -35,7 +35,7 @@ def seen_in(attempt: Attempt, limits: Limits) -> str:
     moved = [rank for rank in attempt.ranks if rank.moved_at is not None]
     if moved:
         return f"from {', '.join(dict.fromkeys(map(_origin, moved)))}"
-    found = ["deadlocks"] if limits.auto else []
+    found = ["deadlocks"] if limits.auto and not attempt.look.failed else []
     if limits.idle is not None and (limits.idle_given or attempt.idle.accelerator):
         found.append("idleness")
     if limits.start is not None:

@@ -26,12 +26,12 @@ from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.notifier import incidents
 from ftrun.helpers.notifier.incidents import Due, Incidents
-from ftrun.host import clock, procfs
+from ftrun.host import clock, procfs, work_dir
 from ftrun.messages import group_view
 from ftrun.messages.codec import EXACT, Malformed
 from ftrun.messages.exports import Destinations
 from ftrun.messages.helpers import PROBLEMS
-from ftrun.records.files import recent_events, rundir, state
+from ftrun.records.files import recent_events, state
 from ftrun.records.files.record_files import GrowingFile, Record, own_fields, record
 
 PERIOD: Final = 0.5  # s between two reads of the records
@@ -99,7 +99,7 @@ class Notifier:
 
     def _disk(self) -> list[Due]:
         """The notification that the disk of the run dir is full, once: what is not recorded is not reported either."""
-        before, self._full = self._full, rundir.is_full(self._run_dir)
+        before, self._full = self._full, work_dir.is_full(self._run_dir)
         if before or not self._full or "disk" not in self._asked.names:
             return []
         found = state.load(self._run_dir).rest.now.attempt

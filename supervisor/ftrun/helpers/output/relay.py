@@ -14,6 +14,7 @@ import stat
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from ftrun.host.output_pipes import NUMBERS
@@ -48,7 +49,9 @@ class Relay(threading.Thread):
         self.stream, self._source, self._target, self._listener = stream, source, target, listener
         self.first_rank = 0  # number of local rank 0 in the job
         self._to_pipe = stat.S_ISFIFO(os.fstat(target).st_mode)
-        self._tee_pipe: tuple[int, int] | None = os.pipe()  # for tee; None if that is not permitted
+        self._tee_pipe: tuple[int, int] | None = None  # for tee; None if that is not permitted
+        with suppress(OSError):  # there may be no descriptor left
+            self._tee_pipe = os.pipe()
         self._ended = False
         self._is_delivering = False  # data has been read that the listener does not have yet
         self._lost = 0  # bytes, since the last ones that arrived

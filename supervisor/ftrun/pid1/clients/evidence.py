@@ -33,12 +33,12 @@ class EvidenceClient(Client[messages.EvidenceEvent]):
         self._early: Finding | None = None  # evidence about it is under way, and its limit has not passed
         self._again: tuple[Attempt, float] | None = None  # whose evidence is requested again; when it was first
         self._look_until: float | None = None  # when the look under way is late; None: there is none
-        self._look_failed = False  # a problem with a look was recorded in this attempt
+        self._look_failed = ""  # the first problem with a look in this attempt, which was recorded
         self._told = False  # one was printed in this attempt
         self._epoch = 0  # of the group
 
     def look(self, attempt: Attempt) -> None:
-        """Answered by `Looked`, or never: a look that fails is no result.  An investigation ends a look."""
+        """Answered by `Looked`, unless an investigation ends the look, or the job has moved."""
         first = sorted(attempt.ranks, key=lambda rank: rank.claimed_at if rank.moved_at is None else rank.moved_at)
         now, context = time.monotonic(), self.context
         ranks = _states_of(attempt, first)
@@ -134,7 +134,7 @@ class EvidenceClient(Client[messages.EvidenceEvent]):
             self.context.helpers.remove(self.name)
 
     def on_spawning(self) -> None:
-        self._look_failed = self._told = False
+        self._look_failed, self._told = "", False
 
     @property
     def deadline(self) -> float | None:
@@ -142,9 +142,16 @@ class EvidenceClient(Client[messages.EvidenceEvent]):
 
     def settle(self, now: float) -> list[ev.Event]:
         if self._look_until is not None and now >= self._look_until:
-            self.problem("a look at it was not complete in time")
+            failed = self._failed("a look at it was not complete in time", now)
             self._end_look()
+            return failed
         return []
+
+    def _failed(self, why: str, now: float) -> list[ev.Event]:
+        """The look under way has no result."""
+        self.problem(why)
+        self._look_until = None
+        return [ev.Looked(now, self._look_failed, failed=True)]
 
     def problem(self, what: str, printed: bool = False) -> None:
         """A problem with a look is recorded once in an attempt.  The first from which it is not known whether the job
@@ -152,7 +159,7 @@ class EvidenceClient(Client[messages.EvidenceEvent]):
         if self._look_until is not None:
             if self._look_failed:
                 return
-            self._look_failed, what = True, f"{messages.UNKNOWN}: {what}"
+            self._look_failed = what = f"{messages.UNKNOWN}: {what}"
         untold = what.startswith(messages.UNKNOWN) and not self._told
         self._told = self._told or untold
         super().problem(what, printed or untold)
@@ -163,8 +170,7 @@ class EvidenceClient(Client[messages.EvidenceEvent]):
 
     def on_end(self, now: float) -> list[ev.Event]:
         if self._look_until is not None:
-            self.problem("a look at it ended without a result")
-            self._look_until = None
+            return self._failed("a look at it ended without a result", now)
         self._early = None  # it is collected when the limit has passed
         if self._finding is None:
             return []

@@ -261,12 +261,3 @@ def _owner(path: str) -> str:
 def _list(paths: Any, rest: str = ", ...; `ftctl list` shows all") -> str:
     shown = list(paths)
     return ", ".join(shown[:NAMED]) + (rest if len(shown) > NAMED else "")
-
-
-def is_full(run_dir: str) -> bool:
-    """Whether nothing can be written to its disk, so that the files there may be out of date."""
-    try:
-        disk = os.statvfs(run_dir)
-    except OSError:
-        return False
-    return bool(disk.f_blocks) and not (disk.f_bfree if os.getuid() == 0 else disk.f_bavail)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.text import sentences
+from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds
 from ftrun.host import procfs
 from ftrun.messages.codec import EXACT, TOLERANT, Malformed, parse_object
@@ -52,7 +52,7 @@ class AttemptLine(NamedTuple):
 
 class RunLife(NamedTuple):
     """One ftrun of the job.  `schedule`: the outer scheduler's count, 0: not known; `member`: its rank in the group.
-    `verdict` is None where no end was recorded: it runs or waits, or its node died."""
+    `verdict` is None where no end was recorded: it runs or waits, or its node died; `why` says so where it is known."""
 
     schema: int
     key: str
@@ -194,6 +194,8 @@ def of_run(run_dir: str) -> list[RunLife]:
         inside = tuple(span for span in found.attempts if span.run == number)
         known = found._replace(attempts=inside, runs=(found.runs[number],))
         lives.append(with_history(life, known if last else known._replace(verdict=None, open=True)))
+    if lives and lives[-1].verdict is None and not found.open:
+        lives[-1] = lives[-1]._replace(why=f"cut off: {states.RUN['cut off']}")
     return lives
 
 
@@ -233,6 +235,7 @@ def table(lives: Sequence[RunLife], folder: str, run_dir: str) -> list[dict[str,
     rows, replaced = [], _replaced(lives)
     for life in lives:
         where = {"schedule": life.schedule, "member": life.member, "node": life.node, "run_dir": life.run_dir}
+        gone = life.key in replaced or (life.verdict is None and bool(life.why))
         for attempt in life.attempts:
             last = attempt is life.attempts[-1]
             names = ("number", "reason", "cause", "place", "why", "lost", "open")
@@ -240,14 +243,14 @@ def table(lives: Sequence[RunLife], folder: str, run_dir: str) -> list[dict[str,
                 {
                     **where,
                     **{name: getattr(attempt, name) for name in names},
-                    "open": attempt.open and life.key not in replaced,
+                    "open": attempt.open and not gone,
                     "began": attempt.since,
                     "seconds": max(0.0, attempt.until - attempt.since),
                     "steps": _steps(attempt),
                     "cost": _cost(attempt),
                     "stopped": _stopped(life, attempt),
                     "ending": _ending(life, life.key in replaced)
-                    if last and (life.verdict or not attempt.open or life.key in replaced)
+                    if last and (life.verdict or not attempt.open or gone)
                     else "",
                     "good": life.exit_code == 0 if last and life.verdict else None,
                     "link": _link(life, attempt, folder, run_dir),
@@ -284,6 +287,8 @@ def _replaced(lives: Sequence[RunLife]) -> set[str]:
 def _ending(life: RunLife, replaced: bool) -> str:
     if life.verdict is None and replaced:
         return "no end was recorded, and another ftrun has taken its place"
+    if life.verdict is None and life.why:
+        return life.why
     if life.verdict is None:
         is_at_work = any(one.open for one in life.attempts[-1:])
         return "running when last seen" if is_at_work else "waiting for a start when last seen"

@@ -24,6 +24,11 @@ class LiveVerdict(NamedTuple):
     limits: Limits
     now: float
 
+    @property
+    def proves(self) -> bool:
+        """Whether a deadlock is found without a timeout: not while looks fail."""
+        return self.limits.auto and not self.attempt.look.failed
+
     def first(self) -> Finding | None:
         """The first finding if nothing moved from now on."""
         found = assess(self.attempt, self.now + LONG, self.limits).finding
@@ -41,11 +46,12 @@ class LiveVerdict(NamedTuple):
 def attempt(found: AttemptStatus, ranks: tuple[Rank, ...]) -> Attempt:
     # The number of quiet samples is not in the file; a silence that is near its limit has had enough of them.
     quiet = () if found.idle_since is None else QUIET_SAMPLES
-    look, rounds = LookState(), Rounds()
+    look, rounds = LookState(failed=found.look_failed), Rounds()
     if found.spin is not None:
         number, still, since, why, on_device = found.spin
         pid = next((rank.pid for rank in ranks if rank.rank == number), 0)
-        look = LookState(Standstill(number, still), spin=Spin(since, why, "", number, pid, on_device=on_device))
+        spin = Spin(since, why, "", number, pid, on_device=on_device)
+        look = look._replace(still=Standstill(number, still), spin=spin)
     if found.rounds is not None:
         rounds = Rounds(number=found.rounds.number, began=found.rounds.began)
     return Attempt(

@@ -14,7 +14,7 @@ from ftrun.records.present.snapshot import Limit
 
 NextAction = tuple[float | None, str | None]  # seconds until then; what happens, a sentence
 UNSTARTED: Final = "no time was given for the first heartbeat (--start-timeout), so that its absence is no hang"
-NO_TIME: Final = "no time was given after which it would be suspected; a deadlock is found without one"
+NO_TIME: Final = "no time was given after which it would be suspected"
 ORIGINS: Final = {  # of an option's value, `Limit.source`
     "option": "set by --{}-timeout",
     "environment": "set by FTRUN_{}_TIMEOUT",
@@ -93,7 +93,7 @@ def _proof(finding: Finding | None) -> str:
 
 def _sooner(live: LiveVerdict, left: float) -> str:
     """A deadlock is proved by looks, without a timeout."""
-    return ", or sooner if it is deadlocked" if live.limits.auto and left > LOOKS[-1] else ""
+    return ", or sooner if it is deadlocked" if live.proves and left > LOOKS[-1] else ""
 
 
 def _silence(found: Finding, source: str) -> str:
@@ -124,10 +124,11 @@ def _no_active_timeout(live: LiveVerdict, waits: bool) -> str:
         works = "" if waits else "the command works; "
         return f"{works}it would be suspected {after} (--idle-timeout){_sooner(live, idle)}"
     if any(rank.present and not rank.done for rank in attempt.ranks):
-        return NO_TIME if live.limits.auto else UNSTARTED
+        sooner = "; a deadlock is found without one" if live.proves else ""
+        return f"{NO_TIME}{sooner}" if live.limits.auto else UNSTARTED
     if attempt.ranks:
         return "every process that has sent heartbeats is done or gone: a hang of the others would not be noticed"
-    return sentences.DEADLOCKS_DETECTED if live.limits.auto else sentences.HANGS_UNDETECTED
+    return sentences.DEADLOCKS_DETECTED if live.proves else sentences.HANGS_UNDETECTED
 
 
 def _waiting(status: JobStatus, left: float | None) -> NextAction:

@@ -12,7 +12,7 @@ from ftrun.core.ranks.rounds import ELSEWHERE
 from ftrun.core.rules.liveness import time_awake
 from ftrun.core.text import durations, heartbeats, sentences, states
 from ftrun.core.text.sentences import several
-from ftrun.host import procfs
+from ftrun.host import procfs, work_dir
 from ftrun.messages import records
 from ftrun.messages.codec import TOLERANT, Malformed
 from ftrun.messages.probe import Devices
@@ -96,7 +96,7 @@ def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
     if alive:
         shown = shown._replace(group=_group(status, ledger), next_start=found.rest.next_start)
         shown = shown._replace(stopped=liveness.stopped(run) if shown.suspended is None else None)
-    return shown._replace(problems=tuple(problems), full_disk=rundir.is_full(run_dir))
+    return shown._replace(problems=tuple(problems), full_disk=work_dir.is_full(run_dir))
 
 
 def _rounds(found: RoundStatus | None, now: float) -> dict[str, Any]:
@@ -153,6 +153,7 @@ def _attempt(
     stall = _stall(attempt, now) if live is not None else None
     ranks = own_ranks.with_stall(ranks, stall)
     stepping = [rank for rank in ranks if rank.step is not None and rank.state not in own_ranks.ENDED]
+    problems += [seen.look_failed] if seen.look_failed and live is not None else []
     at, what = next_action(status, shown.phase, live, limits, now)
     return shown._replace(
         up=max(0.0, now - spawned_at) if shown.phase != "done" else None,
