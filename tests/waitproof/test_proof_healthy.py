@@ -111,6 +111,13 @@ WAITS = {
         "s.send(kept); ready(); a.recv()",
         "may be about to receive descriptors",
     ),
+    "a word of a file, in memory that is only read": (
+        "import mmap; f = open('x', 'w+b'); f.truncate(4096); libc = ctypes.CDLL(None)\n"
+        "libc.mmap.restype = ctypes.c_void_p; number = 202 if os.uname().machine == 'x86_64' else 98\n"
+        "at = libc.mmap(None, ctypes.c_size_t(4096), 1, mmap.MAP_PRIVATE, f.fileno(), ctypes.c_size_t(0)); ready()\n"
+        "libc.syscall(number, ctypes.c_void_p(at), 0, 0, None, None, 0)",
+        "memory that processes outside the job can open",
+    ),
     "a lock that a handler of SIGSTKFLT releases": (
         "l = threading.Lock(); l.acquire(); signal.signal(signal.SIGSTKFLT, lambda *_: l.release()); ready()\n"
         "l.acquire()",
@@ -171,6 +178,7 @@ QUICK = (
     "a connection with a timeout for what it sends, which is full",
     "an epoll with a timer whose number another object has now",
     "an epoll to which another process adds a timer",
+    "a word of a file, in memory that is only read",
     "a connection whose other end a process outside is about to fetch",
     "a child that is killed by another one",
     "a child that is continued by another one",
