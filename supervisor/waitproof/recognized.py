@@ -190,7 +190,8 @@ _COMMON: Final = re.compile(
 )
 # Libraries with which Python can be called back by such a thread, once the device has come so far.
 _CALLING_BACK: Final = re.compile(r"/(cupy\w*|numba|pycuda)/")
-_PYTHON: Final = re.compile(r"/(python|pypy)[\d.]*[a-z]?$")
+# Interpreters in which a search for parameters may be written, as GNU parallel is in Perl.  A shell has no timers.
+_SCRIPTS: Final = re.compile(r"/(python|pypy|perl|ruby|node|expect|tclsh)[\d.]*[a-z]?$")
 # The interpreter, the modules of its library that are written in C, and what ctypes calls the C library with.
 _INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/[^/]+$|/libffi[-.\w]*\.so[.\d]*$")
 _TORCH: Final = re.compile(r"/torch/lib/libtorch_(cpu|cuda|python)\.so")
@@ -335,8 +336,8 @@ def reports(frames: Sequence[Frame]) -> bool:
     return bool(_LOOP_NAME.search(own[-1].name)) and not any(_EXECUTOR.search(frame.file) for frame in frames)
 
 
-def is_python(program: str) -> bool:
-    return bool(_PYTHON.search(program))
+def runs_scripts(program: str) -> bool:
+    return bool(_SCRIPTS.search(program))
 
 
 def reports_alone(program: str) -> bool:

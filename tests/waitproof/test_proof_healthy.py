@@ -285,6 +285,11 @@ TRIALS = {
     "it is the only process that moves, below `timeout`": (
         f"import os, sys; os.execvp('timeout', ['timeout', '500', sys.executable, '-c', {STUCK!r}])", ALONE, None,
     ),
+    "it is the only process that moves, below `timeout` in a line of a shell": (
+        "import os, sys; os.execvp('sh', ['sh', '-c', 'timeout 500 \"$@\"; exit', 'sh', sys.executable, '-c', "
+        f"{STUCK!r}])",
+        ALONE, "may be woken by a timer",
+    ),
 }  # fmt: skip
 
 
@@ -302,6 +307,25 @@ def test_a_trial_that_its_parent_ends_after_a_timeout_is_not_proved(job: Job, na
         return (seen.open_reason is None) if expected is None else expected in (seen.open_reason or "")
 
     wait_for(found, "that result")
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "parent", "found"),
+    [
+        ("/usr/bin/python3.11", "python", 1, [7]),
+        ("/usr/bin/perl", "parallel", 1, [7]),
+        ("/usr/bin/tini", "tini", 5, []),
+        ("/usr/bin/timeout", "timeout", 5, [7]),
+        ("/usr/bin/timeout", "timeout", 1, []),
+    ],
+)
+def test_something_may_follow_the_only_process_that_moves(
+    program: str, name: str, parent: int, found: list[int]
+) -> None:
+    world = empty(frozenset())
+    above = WaitingProcess({}, parent=parent, program=program, name=name)
+    world.processes.update({5: WaitingProcess({}, program="/bin/dash"), 7: above, 8: WaitingProcess({}, parent=7)})
+    assert families.trials(world, {8: 0}) == {8: found}
 
 
 def test_processes_of_one_rank_lead_to_each_other_and_to_it() -> None:
