@@ -522,7 +522,11 @@ KINDS: Final = (
         "it belongs to the open file, not to a process (flock(2))",
         {"handed lock": Reader._handed_lock},
     ),
-    Kind("SIGCONT", "the processes above and below it", "nobody else in a job continues what was stopped"),
+    Kind(
+        "SIGCONT",
+        "the processes above and below it; other ranks without an accelerator",
+        "nobody else in a job continues what was stopped",
+    ),
     Kind(
         "a signal",
         "anybody: who waits for one does so on purpose. A handled signal, as below",
