@@ -194,7 +194,10 @@ _CALLING_BACK: Final = re.compile(r"/(cupy\w*|numba|pycuda)/")
 _SCRIPTS: Final = re.compile(r"/(python|pypy|perl|ruby|node|expect|tclsh)[\d.]*[a-z]?$")
 # The interpreter, the modules of its library that are written in C, and what ctypes calls the C library with.
 _INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/[^/]+$|/libffi[-.\w]*\.so[.\d]*$")
+# Before Python 3.13, the module of interpreters beside the main one: py-spy reads one of these, as if it were that.
+INTERPRETERS: Final = "/_xxsubinterpreters."
 _TORCH: Final = re.compile(r"/torch/lib/libtorch_(cpu|cuda|python)\.so")
+_ASKS: Final = re.compile(r"/torch(_npu)?/distributed/.+\.py$")
 _WITHOUT_DEVICE: Final = re.compile(r"/torch/lib/lib(torch_cpu|torch_python|c10)\.so")
 _SERVER_CODE: Final = re.compile(r"/torch/lib/libtorch_cpu\.so")
 # The copy of ZeroMQ that only pyzmq uses.  Its threads, too, only serve connections: what pyzmq has them call when they

@@ -79,7 +79,11 @@ class Reader:
         self._code, self._enders, self._stepped = code, enders, stepped
         self._world, self._presumes_closed, self._in_group = world, presumes_closed, in_group
         self._links, self._listens = set[str](), False  # of the thread that is being followed
-        self._frames = {(pid, thread.tid): thread.frames for pid, stack in stacks.items() for thread in stack.threads}
+        mistaken = {
+            pid for pid, mapped in code.mapped.items() if any(recognized.INTERPRETERS in path for path in mapped)
+        }
+        read = {pid: stack.threads for pid, stack in stacks.items() if pid not in mistaken}
+        self._frames = {(pid, thread.tid): thread.frames for pid, threads in read.items() for thread in threads}
         self._interpreters = {
             pid for pid, stack in stacks.items() if any(thread.gil for thread in stack.threads)
         }  # of which a thread holds the interpreter's lock
@@ -161,6 +165,7 @@ class Reader:
         if (
             thread.deaf
             and node not in self._frames
+            and self.frames(pid, pid)  # else not all threads of the interpreter are known
             and self._ends_job(pid)
             and recognized.dumps_traces(self.frames(*node), code)
         ):
