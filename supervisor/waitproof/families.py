@@ -3,8 +3,9 @@
 A process that serves a rank may have a watchdog: its parent, or another process of the same rank, kills it after a
 timeout, and then a wait for its end, its pipe or its lock is over.  A rank has none within the job: if a launcher ends
 one, the job has failed.  A process that moves and has no RANK, or that of its parent, may be a trial, though: who has
-started it has a timeout for it, and goes on to the next trial.  Where it is the only one that moves, that is a program
-of Python: what else starts a training, as `timeout` and `tini`, ends with it.
+started it has a timeout for it, and goes on to the next trial.  Where it is the only one that moves, that is a script
+of Python or its like, or what has started `timeout`: what else starts a training, as `tini` or `timeout` alone, ends
+with it.
 """
 
 import itertools
@@ -15,6 +16,7 @@ from waitproof import recognized
 from waitproof.world import World
 
 ORPHANS: Final = 0  # the parents of these processes have ended
+LIMIT: Final = "timeout"  # of coreutils
 
 
 def enders(world: World, root: int, ranks: Container[int]) -> dict[int, set[int]]:
@@ -52,11 +54,23 @@ def trials(world: World, ranks: Mapping[int, int]) -> dict[int, list[int]]:
     for pid, number in ranks.items():
         if pid in world.processes:
             alone = number >= 0 and world.processes[pid].rank is None
-            able = (
-                one for one in starters(world, pid) if not alone or recognized.is_python(world.processes[one].program)
-            )
-            found[pid] = [*able]
+            found[pid] = [one for one in starters(world, pid) if not alone or _may_follow(world, one)]
     return found
+
+
+def _may_follow(world: World, pid: int) -> bool:
+    """Whether something may follow the only process that moves, when this one above it ends it."""
+    process = world.processes[pid]
+    limits = process.name == LIMIT and process.parent in world.processes  # as a shell with more lines
+    return limits or recognized.runs_scripts(process.program)
+
+
+def pausers(world: World, ranks: Container[int]) -> dict[int, set[int]]:
+    """By the pid of each rank that is stopped, the other ranks: one of them may have stopped it, and may continue it.
+    A rank that uses an accelerator is none of these: it seems to compute while it waits for the others."""
+    found = {pid: process for pid, process in world.processes.items() if pid in ranks}
+    able = {pid for pid, process in found.items() if not any(end.is_accelerator for end in process.fds.values())}
+    return {pid: able for pid, process in found.items() if any(thread.is_stopped for thread in process.threads)}
 
 
 def starters(world: World, pid: int) -> list[int]:

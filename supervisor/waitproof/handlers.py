@@ -75,10 +75,12 @@ class Handlers:
 
     def _awaits_stop(self, pid: int) -> bool:
         """Whether this rank has stepped and may wait on purpose until it is stopped: its main thread waits for an event
-        or a condition, outside of a step and of the work of a DataLoader."""
+        or a condition, outside of a step and of the work of a DataLoader, or what it runs is not known, as
+        that of the main interpreter beside another one."""
         frames = self._frames(pid, pid)
         works = recognized.trains(frames) or recognized.works_for_loader(frames)
-        return pid in self._stepped and recognized.awaits_event(frames) and not works
+        unknown = not frames and pid in self._python and not self._presumes_closed
+        return pid in self._stepped and (unknown or recognized.awaits_event(frames)) and not works
 
     def has_trained(self, pid: int) -> bool:
         """Whether this process is a rank that has stepped, or a descendant of one."""

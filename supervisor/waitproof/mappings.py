@@ -44,10 +44,17 @@ class Mappings:
         return {mapping.key for mapping in self._table(pid) if mapping.is_shared}
 
     def futex(self, pid: int, at: int) -> str:
-        """The shared mapping at this address; empty for private memory.  ValueError if nothing is mapped there."""
+        """The shared mapping at this address; empty for private memory.  ValueError if nothing is mapped there.
+
+        A private mapping that cannot be written to shows its file: who maps that may wake a thread that waits there
+        (get_futex_key in kernel/futex/core.c of Linux)."""
         for mapping in self._table(pid):
             if mapping.start <= at < mapping.end:
-                return mapping.key if mapping.is_shared else ""
+                if not mapping.is_shared and ("w" in mapping.permissions or mapping.key == _NONE):
+                    return ""
+                if not mapping.is_shared:
+                    self.named.add(mapping.key)
+                return mapping.key
         raise ValueError("the address is not mapped")
 
     def is_interpreters(self, pid: int, at: int) -> bool:

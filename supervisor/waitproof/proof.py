@@ -104,6 +104,8 @@ class Walk:
         for pid, above in families.trials(after, job.ranks).items():
             working = {one for one in above for t in after.processes[one].threads if wakers[one, t.tid].open_reason}
             wakers |= {(pid, t.tid): wakers[pid, t.tid].also(working) for t in after.processes[pid].threads}
+        for pid, others in families.pausers(after, job.ranks).items():
+            wakers |= {(pid, t.tid): wakers[pid, t.tid].also(others) for t in after.processes[pid].threads}
         gives = {
             (pid, t.tid): frozenset(Gives) if pid in seen.started | seen.ended | unsteady else reader.gives(pid, t)
             for pid, process in after.processes.items()

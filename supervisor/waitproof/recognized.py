@@ -190,10 +190,14 @@ _COMMON: Final = re.compile(
 )
 # Libraries with which Python can be called back by such a thread, once the device has come so far.
 _CALLING_BACK: Final = re.compile(r"/(cupy\w*|numba|pycuda)/")
-_PYTHON: Final = re.compile(r"/(python|pypy)[\d.]*[a-z]?$")
+# Interpreters in which a search for parameters may be written, as GNU parallel is in Perl.  A shell has no timers.
+_SCRIPTS: Final = re.compile(r"/(python|pypy|perl|ruby|node|expect|tclsh)[\d.]*[a-z]?$")
 # The interpreter, the modules of its library that are written in C, and what ctypes calls the C library with.
 _INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/[^/]+$|/libffi[-.\w]*\.so[.\d]*$")
+# Before Python 3.13, the module of interpreters beside the main one: py-spy reads one of these, as if it were that.
+INTERPRETERS: Final = "/_xxsubinterpreters."
 _TORCH: Final = re.compile(r"/torch/lib/libtorch_(cpu|cuda|python)\.so")
+_ASKS: Final = re.compile(r"/torch(_npu)?/distributed/.+\.py$")
 _WITHOUT_DEVICE: Final = re.compile(r"/torch/lib/lib(torch_cpu|torch_python|c10)\.so")
 _SERVER_CODE: Final = re.compile(r"/torch/lib/libtorch_cpu\.so")
 # The copy of ZeroMQ that only pyzmq uses.  Its threads, too, only serve connections: what pyzmq has them call when they
@@ -335,8 +339,8 @@ def reports(frames: Sequence[Frame]) -> bool:
     return bool(_LOOP_NAME.search(own[-1].name)) and not any(_EXECUTOR.search(frame.file) for frame in frames)
 
 
-def is_python(program: str) -> bool:
-    return bool(_PYTHON.search(program))
+def runs_scripts(program: str) -> bool:
+    return bool(_SCRIPTS.search(program))
 
 
 def reports_alone(program: str) -> bool:

@@ -79,7 +79,11 @@ class Reader:
         self._code, self._enders, self._stepped = code, enders, stepped
         self._world, self._presumes_closed, self._in_group = world, presumes_closed, in_group
         self._links, self._listens = set[str](), False  # of the thread that is being followed
-        self._frames = {(pid, thread.tid): thread.frames for pid, stack in stacks.items() for thread in stack.threads}
+        mistaken = {
+            pid for pid, mapped in code.mapped.items() if any(recognized.INTERPRETERS in path for path in mapped)
+        }
+        read = {pid: stack.threads for pid, stack in stacks.items() if pid not in mistaken}
+        self._frames = {(pid, thread.tid): thread.frames for pid, threads in read.items() for thread in threads}
         self._interpreters = {
             pid for pid, stack in stacks.items() if any(thread.gil for thread in stack.threads)
         }  # of which a thread holds the interpreter's lock
@@ -161,6 +165,7 @@ class Reader:
         if (
             thread.deaf
             and node not in self._frames
+            and self.frames(pid, pid)  # else not all threads of the interpreter are known
             and self._ends_job(pid)
             and recognized.dumps_traces(self.frames(*node), code)
         ):
@@ -522,7 +527,11 @@ KINDS: Final = (
         "it belongs to the open file, not to a process (flock(2))",
         {"handed lock": Reader._handed_lock},
     ),
-    Kind("SIGCONT", "the processes above and below it", "nobody else in a job continues what was stopped"),
+    Kind(
+        "SIGCONT",
+        "the processes above and below it; other ranks without an accelerator",
+        "nobody else in a job continues what was stopped",
+    ),
     Kind(
         "a signal",
         "anybody: who waits for one does so on purpose. A handled signal, as below",

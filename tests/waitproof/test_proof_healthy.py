@@ -111,6 +111,13 @@ WAITS = {
         "s.send(kept); ready(); a.recv()",
         "may be about to receive descriptors",
     ),
+    "a word of a file, in memory that is only read": (
+        "import mmap; f = open('x', 'w+b'); f.truncate(4096); libc = ctypes.CDLL(None)\n"
+        "libc.mmap.restype = ctypes.c_void_p; number = 202 if os.uname().machine == 'x86_64' else 98\n"
+        "at = libc.mmap(None, ctypes.c_size_t(4096), 1, mmap.MAP_PRIVATE, f.fileno(), ctypes.c_size_t(0)); ready()\n"
+        "libc.syscall(number, ctypes.c_void_p(at), 0, 0, None, None, 0)",
+        "memory that processes outside the job can open",
+    ),
     "a lock that a handler of SIGSTKFLT releases": (
         "l = threading.Lock(); l.acquire(); signal.signal(signal.SIGSTKFLT, lambda *_: l.release()); ready()\n"
         "l.acquire()",
@@ -171,6 +178,7 @@ QUICK = (
     "a connection with a timeout for what it sends, which is full",
     "an epoll with a timer whose number another object has now",
     "an epoll to which another process adds a timer",
+    "a word of a file, in memory that is only read",
     "a connection whose other end a process outside is about to fetch",
     "a child that is killed by another one",
     "a child that is continued by another one",
@@ -277,6 +285,11 @@ TRIALS = {
     "it is the only process that moves, below `timeout`": (
         f"import os, sys; os.execvp('timeout', ['timeout', '500', sys.executable, '-c', {STUCK!r}])", ALONE, None,
     ),
+    "it is the only process that moves, below `timeout` in a line of a shell": (
+        "import os, sys; os.execvp('sh', ['sh', '-c', 'timeout 500 \"$@\"; exit', 'sh', sys.executable, '-c', "
+        f"{STUCK!r}])",
+        ALONE, "may be woken by a timer",
+    ),
 }  # fmt: skip
 
 
@@ -294,6 +307,25 @@ def test_a_trial_that_its_parent_ends_after_a_timeout_is_not_proved(job: Job, na
         return (seen.open_reason is None) if expected is None else expected in (seen.open_reason or "")
 
     wait_for(found, "that result")
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "parent", "found"),
+    [
+        ("/usr/bin/python3.11", "python", 1, [7]),
+        ("/usr/bin/perl", "parallel", 1, [7]),
+        ("/usr/bin/tini", "tini", 5, []),
+        ("/usr/bin/timeout", "timeout", 5, [7]),
+        ("/usr/bin/timeout", "timeout", 1, []),
+    ],
+)
+def test_something_may_follow_the_only_process_that_moves(
+    program: str, name: str, parent: int, found: list[int]
+) -> None:
+    world = empty(frozenset())
+    above = WaitingProcess({}, parent=parent, program=program, name=name)
+    world.processes.update({5: WaitingProcess({}, program="/bin/dash"), 7: above, 8: WaitingProcess({}, parent=7)})
+    assert families.trials(world, {8: 0}) == {8: found}
 
 
 def test_processes_of_one_rank_lead_to_each_other_and_to_it() -> None:

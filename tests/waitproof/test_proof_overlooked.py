@@ -24,6 +24,9 @@ from support.evidence_job import PATHS, Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import SMALL, closed, permitted, see
 from support.runs import state_of, wait_for
+from waitproof import families
+from waitproof.waits import empty
+from waitproof.world import Descriptor, WaitingProcess, WaitingThread
 
 needs_compiler = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")
 
@@ -230,3 +233,25 @@ def test_a_helper_of_a_rank_may_continue_it(job: Job) -> None:
     states = tuple(RankState(n, pid, moved_at=now - 60) for n, pid in enumerate((job.pid, int(job.first_line))))
     request = LookRequest(job.pid, now, (), states, between=0.3)
     wait_for(lambda: "waits for a timer" in (look(request).open_reason or ""), "the reason", 20)
+
+
+@needs_spy
+def test_another_rank_may_continue_it(job: Job) -> None:
+    """As ranks that take turns; their parent only waits for them."""
+    job.start(f"""{SMALL}a, b = os.pipe(); x = child(lambda: os.read(a, 1)); os.close(a)
+y = child(lambda: (os.kill(x, 19), time.sleep(900), os.kill(x, 18)))
+os.write(1, b'%d %d\\n' % (x, y)); os.waitpid(x, 0)""")
+    stopped, other = map(int, job.first_line.split())
+    wait_for(lambda: state_of(stopped) == "T", "the stop")
+    now = time.monotonic()
+    states = tuple(RankState(n, pid, moved_at=now - moved) for n, pid, moved in ((0, stopped, 60), (1, other, 1)))
+    request = LookRequest(job.pid, now, (), states, between=0.3)
+    wait_for(lambda: "waits for a timer" in (look(request).open_reason or ""), "the reason", 20)
+
+
+def test_a_rank_with_an_accelerator_seems_to_compute_while_it_waits_for_a_stopped_one() -> None:
+    world = empty(frozenset())
+    device = {3: Descriptor("device", "/dev/nvidia0")}
+    stopped = (WaitingThread(4, None, state="T"),)
+    world.processes.update({4: WaitingProcess({}, threads=stopped), 5: WaitingProcess({}), 6: WaitingProcess(device)})
+    assert families.pausers(world, {4, 5, 6}) == {4: {4, 5}}

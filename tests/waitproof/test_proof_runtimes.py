@@ -84,15 +84,19 @@ def test_a_deadlock_in_another_version_of_python_is_proved(job: Job, python: Pat
     assert text in closed(job, job.pid).mechanism
 
 
+def _interpreter(number: str) -> tuple[Path, str, str]:
+    python = next((python for python in OTHERS if version(python).startswith(number)), None)
+    if python is None:
+        pytest.skip(f"Python {number} is not installed with pyenv")
+    return python, *INTERPRETERS[number]
+
+
 @pytest.mark.parametrize("number", INTERPRETERS)
 @pytest.mark.parametrize("proved", [False, True])
 def test_an_interpreter_beside_the_main_one_ends_its_wait_or_is_a_part_of_the_deadlock(
     job: Job, number: str, proved: bool
 ) -> None:
-    python = next((python for python in OTHERS if version(python).startswith(number)), None)
-    if python is None:
-        pytest.skip(f"Python {number} is not installed with pyenv")
-    module, create = INTERPRETERS[number]
+    python, module, create = _interpreter(number)
     code = (
         "import _thread; l = _thread.allocate_lock(); l.acquire(); l.acquire()"
         if proved
@@ -109,6 +113,27 @@ def test_an_interpreter_beside_the_main_one_ends_its_wait_or_is_a_part_of_the_de
         assert closed(job, job.pid).open_reason is None
     else:
         wait_for(lambda: "waits for a timer" in (see(job, job.pid).open_reason or ""), "the reason", 20)
+
+
+# What the main thread waits for beside an interpreter that does nothing, in a rank that has stepped.
+BESIDE = {
+    "an event that SIGTERM sets": "e = threading.Event(); signal.signal(15, lambda *_: e.set()); ready(); e.wait()",
+    "a thread without signals": """gate, held = threading.Lock(), threading.Lock(); gate.acquire(); held.acquire()
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+thread(lambda: (gate.acquire(True, 7200), held.release())); ready(); held.acquire()""",
+}
+
+
+@pytest.mark.parametrize("number", INTERPRETERS)
+@pytest.mark.parametrize("name", BESIDE)
+def test_of_a_main_thread_beside_another_interpreter_nothing_is_presumed(job: Job, number: str, name: str) -> None:
+    """py-spy reads the newest interpreter alone, and before 3.13 it takes the thread of that for the main one."""
+    python, module, create = _interpreter(number)
+    beside = "a, b = os.pipe(); thread(other.run_string, one, f'import os; os.read({a}, 1)')\n"
+    job.start(f"import {module} as other\n{HEAD}one = other.{create}; {beside}{BESIDE[name]}", "0", python=python)
+    wait_for(partial(_sleeps, job.pid), "the wait")
+    for _ in range(3):
+        assert see(job, job.pid, step=7).open_reason
 
 
 def test_a_collective_with_the_default_timeout_is_presumed_to_wait_for_its_ranks_and_one_with_a_short_one_is_not() -> (
