@@ -1,9 +1,9 @@
 """The control connection of a rank to ftrun: packets of JSON on a Unix socket, read by a side thread.
 
 ftrun asks this process to leave a round (`fence_rank`) and lets it begin the next one (`begin_round`); the process says
-that it can recover (`hello`), that it leaves a round (`retry`), waits for the next one (`barrier`), has loaded the
-snapshot of another rank (`restored`), which may then overwrite it (`release_snapshot`), or is done (`finished`).  A
-process that does not obey is replaced, so nothing here has to succeed.
+that it can recover (`said_hello`), leaves a round (`asked_retry`), waits for the next one (`left_round`), has loaded
+the snapshot of another rank (`snapshot_restored`), which may then overwrite it (`release_snapshot`), or is done
+(`function_finished`).  A process that does not obey is replaced, so nothing here has to succeed.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class ControlClient:
         self.finished = False
         self.orders: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         self.owner = os.getpid()
+        self._local_rank = int(os.environ["LOCAL_RANK"])
 
     @classmethod
     def connect(cls, abort: Callable[[], None]) -> ControlClient | None:
@@ -56,14 +57,14 @@ class ControlClient:
         os.register_at_fork(after_in_child=client._forked)
         return client
 
-    def start(self, held: list[tuple[int, str]]) -> None:
-        self.send("hello", local_rank=int(os.environ["LOCAL_RANK"]), pid=os.getpid(), held=held)
+    def start(self, held: list[dict[str, object]]) -> None:
+        self.send("said_hello", held=held)
         threading.Thread(target=self._listen, name="ftrun", daemon=True).start()
 
     def send(self, message: str, **fields: object) -> None:
         """Send a message, or nothing if the connection is closed, which the side thread notices."""
         try:
-            self._connection.send(json.dumps({"type": message, **fields}).encode())
+            self._connection.send(json.dumps({"type": message, "local_rank": self._local_rank, **fields}).encode())
         except OSError:
             pass
 
@@ -103,7 +104,7 @@ class ControlClient:
             deferred.why = str(message["why"])
             self.fence = int(message["round"])
             if self.finished:
-                self.send("barrier", round=self.fence, held=[], problem="its training function has returned already")
+                self.send("left_round", round=self.fence, held=[], problem="its training function has returned already")
             elif self.fence >= self.working:
                 try:
                     self._abort()

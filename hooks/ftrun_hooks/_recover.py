@@ -115,7 +115,7 @@ class Run:
     def _has_restored(self) -> None:
         if self._borrows and self._client is not None:
             self._borrows = False
-            self._client.send("restored", round=self.round)
+            self._client.send("snapshot_restored", round=self.round)
 
     def check(self) -> None:
         """Leave here if the round has ended.  Only for threads of your own, and after code that caught BaseException:
@@ -177,7 +177,7 @@ class _Rounds:
         if client is None or snapshots is None:
             return self._function(Run(_number("FTRUN_ROUND", 1), "first"), *args, **kwargs)
         adapter.prepare()
-        client.start(snapshots.held())
+        client.start(_held(snapshots))
         run = Run(1, "first", snapshots, client, self._leftovers)
         if _number("FTRUN_ROUND", 1) > 1:  # this process replaces an earlier process of the rank
             run = self._next(RuntimeError("ftrun has closed the connection"))
@@ -191,7 +191,7 @@ class _Rounds:
             run = self._next(self._leave(client, run, error))
         if os.getpid() == client.owner:
             client.finished = True
-            client.send("finished", round=run.round)
+            client.send("function_finished", round=run.round)
             adapter.forget_ended_groups()
         elif error is not None:
             raise error  # a forked child is no rank
@@ -219,13 +219,13 @@ class _Rounds:
     def _leaves(self, client: ControlClient, run: Run, error: BaseException) -> bool:
         """Whether this rank goes on in another round.  Its report lets the others leave the round at once."""
         if isinstance(error, Retry):
-            client.send("retry", round=run.round, why=str(error)[:LONGEST], kind="retry")
+            client.send("asked_retry", round=run.round, why=str(error)[:LONGEST])
             return True
         if fenced_in(error) or (client.fence >= run.round and isinstance(error, Exception)):
             return True
         if isinstance(error, ConnectionError) or adapter.is_collective_error(error):
             why = f"{type(error).__name__}: {error}".partition("\n")[0]
-            client.send("retry", round=run.round, why=why[:LONGEST], kind="collective")
+            client.send("asked_retry", round=run.round, why=why[:LONGEST], collective=True)
             return True
         return False
 
@@ -245,7 +245,7 @@ class _Rounds:
             self._leftovers.collect()
             problem = adapter.give_memory_back()
         assert self._snapshots is not None
-        client.send("barrier", round=run.round, held=self._snapshots.held(), problem=problem and problem[:LONGEST])
+        client.send("left_round", round=run.round, held=_held(self._snapshots), problem=problem and problem[:LONGEST])
         return RuntimeError(f"the training function was left ({line}), and ftrun has ended the recovery")
 
     def _next(self, failure: BaseException) -> Run:
@@ -286,6 +286,10 @@ def _drop_frames(error: BaseException) -> None:
             one.__traceback__ = None
     for one in seen:
         one.__cause__ = one.__context__ = None
+
+
+def _held(snapshots: Snapshots) -> list[dict[str, object]]:
+    return [{"step": number, "shard": shard} for number, shard in snapshots.held()]
 
 
 def _line(error: BaseException) -> str:

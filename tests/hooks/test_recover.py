@@ -128,31 +128,31 @@ def test_a_rank_says_that_it_leaves_its_round_unless_ftrun_is_quiet(
 ) -> None:
     code = "@ft.recoverable\ndef train(run):\n    if run.round == 1: raise ft.Retry('why')\ntrain()"
     ranks.append(rank := Rank(beats, code, FTRUN_QUIET=quiet))
-    rank.expect("hello")
-    rank.expect("retry")
-    rank.expect("barrier")
+    rank.expect("said_hello")
+    rank.expect("asked_retry")
+    rank.expect("left_round")
     rank.go(2)
-    rank.expect("finished")
+    rank.expect("function_finished")
     ended, _, err = rank.finish()
     assert (ended, err.count("[ftrun] rank 0 leaves round 1")) == (0, lines), err
 
 
 def test_a_rank_is_called_again_until_it_returns(beats: BeatDir, ranks: list[Rank]) -> None:
     ranks.append(rank := Rank(beats, LOOP))
-    hello = rank.expect("hello")
-    assert (hello["local_rank"], hello["pid"], hello["held"]) == (0, rank.process.pid, [])
+    hello = rank.expect("said_hello")
+    assert (hello["local_rank"], hello["held"]) == (0, [])
     for number in (1, 2, 3):
         rank.steps(4)
         rank.fence(number - 1)  # one of an earlier round changes nothing
         rank.fence(number)
-        barrier = rank.expect("barrier")
+        barrier = rank.expect("left_round")
         assert (barrier["round"], barrier["problem"]) == (number, None)
-        steps = [step for step, _ in barrier["held"]]
+        steps = [one["step"] for one in barrier["held"]]
         assert len(steps) == 2
         assert steps[0] + 1 == steps[1]
         rank.fence(number)  # again: harmless
         rank.go(number + 1, steps[0], "rank" if number == 2 else "retry")
-    assert rank.expect("finished")["round"] == 4
+    assert rank.expect("function_finished")["round"] == 4
     code, out, err = rank.finish()
     assert (code, err) == (0, "")
     lines = [line.split() for line in out.splitlines()]
@@ -170,17 +170,17 @@ def test_no_moment_is_wrong_for_an_interruption(beats: BeatDir, ranks: list[Rank
     """Fifty rounds that end at once, in the first heartbeat too: all of the hooks works afterwards."""
     code = LOOP.replace("run.round < 4", "run.round < 51")
     ranks.append(rank := Rank(beats, code))
-    rank.expect("hello")
+    rank.expect("said_hello")
     step: int | None = None
     for number in range(1, 51):
         if number % 3 == 0:
             rank.steps(number % 7)
         rank.fence(number)
-        held = rank.expect("barrier")["held"]
-        assert step is None or not held or held[-1][0] >= step, "a snapshot was lost"
-        step = held[-1][0] if held else None
+        held = rank.expect("left_round")["held"]
+        assert step is None or not held or held[-1]["step"] >= step, "a snapshot was lost"
+        step = held[-1]["step"] if held else None
         rank.go(number + 1, step)
-    rank.expect("finished")
+    rank.expect("function_finished")
     assert rank.finish()[0] == 0
     assert rank.slot("depth") == 0
     assert rank.slot("sequence") % 2 == 0
@@ -204,13 +204,13 @@ def train(run):
 train()
 """
     ranks.append(rank := Rank(beats, code))
-    rank.expect("hello")
+    rank.expect("said_hello")
     assert rank.process.stdout is not None
     assert rank.process.stdout.readline() == "claiming\n"
     rank.fence(1)
-    rank.expect("barrier")
+    rank.expect("left_round")
     rank.go(2)
-    rank.expect("finished")
+    rank.expect("function_finished")
     assert rank.slot("step") == 3  # as the file stores it: one more
 
 
@@ -229,12 +229,17 @@ def train(run):
 train()
 """
     ranks.append(rank := Rank(beats, code))
-    rank.expect("hello")
-    assert rank.expect("retry") == {"type": "retry", "round": 1, "why": "a passing fault", "kind": "retry"}
-    rank.expect("barrier")
+    rank.expect("said_hello")
+    assert rank.expect("asked_retry") == {
+        "type": "asked_retry",
+        "local_rank": 0,
+        "round": 1,
+        "why": "a passing fault",
+    }
+    rank.expect("left_round")
     rank.go(2)
-    assert rank.expect("retry")["kind"] == "collective"
-    rank.expect("barrier")
+    assert rank.expect("asked_retry")["collective"]
+    rank.expect("left_round")
     rank.go(3)
     assert rank.receive() == {}
     code_, _, err = rank.finish()
@@ -267,12 +272,12 @@ def train(run):
 train()
 """
     ranks.append(rank := Rank(beats, code))
-    rank.expect("hello")
+    rank.expect("said_hello")
     wait_for(lambda: rank.slot("moved_at"), "the first heartbeat")
     rank.fence(1)
-    rank.expect("barrier")
+    rank.expect("left_round")
     rank.go(2)
-    rank.expect("finished")
+    rank.expect("function_finished")
     assert rank.finish() == (0, "cleaned up after 2\n", "")
 
 
@@ -297,10 +302,10 @@ def train(run):
 train()
 """
     ranks.append(rank := Rank(beats, code))
-    for kind in ("hello", "retry", "barrier"):
+    for kind in ("said_hello", "asked_retry", "left_round"):
         rank.expect(kind)
     rank.go(2)
-    rank.expect("finished")
+    rank.expect("function_finished")
     assert rank.finish()[1] == "alive 0\n"
 
 
@@ -313,16 +318,16 @@ train()
 time.sleep(3600)
 """
     ranks.append(rank := Rank(beats, code))
-    rank.expect("hello")
-    rank.expect("finished")
+    rank.expect("said_hello")
+    rank.expect("function_finished")
     rank.fence(1)
-    assert rank.expect("barrier")["problem"] == "its training function has returned already"
+    assert rank.expect("left_round")["problem"] == "its training function has returned already"
 
 
 def test_without_ftrun_a_rank_at_the_barrier_ends(beats: BeatDir, ranks: list[Rank]) -> None:
     code = "@ft.recoverable\ndef train(run):\n    raise ft.Retry('why')\ntrain()"
     ranks.append(rank := Rank(beats, code))
-    for kind in ("hello", "retry", "barrier"):
+    for kind in ("said_hello", "asked_retry", "left_round"):
         rank.expect(kind)
     rank.connection.shutdown(socket.SHUT_RDWR)
     code_, _, err = rank.finish()
@@ -347,10 +352,10 @@ def train(run):
 train()
 """
     ranks.append(rank := Rank(beats, code))
-    rank.expect("hello")
+    rank.expect("said_hello")
     wait_for(lambda: rank.slot("moved_at"), "the first heartbeat")
     rank.fence(1)
-    rank.expect("barrier")
+    rank.expect("left_round")
     rank.go(2)
-    rank.expect("finished")
+    rank.expect("function_finished")
     assert rank.finish() == (0, "5\n", "")

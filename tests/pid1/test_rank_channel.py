@@ -28,7 +28,8 @@ from ftrun.pid1.exit_cause import RankProcesses
 from ftrun.pid1.rank_launching import RankLauncher
 from ftrun.pid1.rank_recovery import RankChannel, RankRecovery
 
-HELLO = {"type": "hello", "local_rank": 1, "pid": 7, "held": [[3, "a"]]}
+HELLO = {"type": "said_hello", "local_rank": 1, "held": [{"step": 3, "shard": "a"}]}
+FINISHED = {"type": "function_finished", "local_rank": 1, "round": 1}
 
 
 class Family(Tree):
@@ -71,9 +72,10 @@ def channel(tmp_path: Path) -> Iterator[Channel]:
 
 
 def test_each_message_is_a_report_of_its_rank(channel: Channel) -> None:
-    retry = {"type": "retry", "round": 1, "why": "w", "kind": "collective"}
-    barrier = {"type": "barrier", "round": 1, "held": [[5, ""]], "problem": None}
-    with channel.connect(HELLO, retry, barrier, {"type": "restored", "round": 2}, {"type": "finished", "round": 2}):
+    retry = {"type": "asked_retry", "local_rank": 1, "round": 1, "why": "w", "collective": True}
+    left = {"type": "left_round", "local_rank": 1, "round": 1, "held": [{"step": 5}, {"step": -1}], "problem": None}
+    restored = {"type": "snapshot_restored", "local_rank": 1, "round": 2}
+    with channel.connect(HELLO, retry, left, restored, {**FINISHED, "round": 2}):
         assert channel.receive() == [
             SaidHello(1, (HeldSnapshot(3, "a"),)),
             AskedRetry(1, 1, "w", True),
@@ -88,7 +90,7 @@ def test_what_a_process_sent_before_it_ended_arrives_although_it_never_read_its_
     peer = channel.connect(HELLO)
     assert channel.receive() == [SaidHello(1, (HeldSnapshot(3, "a"),))]
     channel.channel.send(FenceRank(1, 1, "why"))
-    peer.send(json.dumps({"type": "finished", "round": 1}).encode())
+    peer.send(json.dumps(FINISHED).encode())
     peer.close()
     assert channel.receive() == [FunctionFinished(1, 1)]
     assert channel.channel.problems == []
@@ -100,10 +102,10 @@ def test_what_a_process_sent_before_it_ended_arrives_although_it_never_read_its_
         b"\xff{",
         b"[]",
         b'{"type": "kill"}',
-        {**HELLO, "held": [["x", 1]]},
+        {**HELLO, "held": [{"step": "x"}]},
         {**HELLO, "local_rank": 0},  # it belongs to rank 1
-        {"type": "finished", "round": 1},  # before `hello`
-        {**HELLO, "held": [[n, "x" * 40] for n in range(LARGEST // 40)]},
+        FINISHED,  # before it said hello
+        {**HELLO, "held": [{"step": n, "shard": "x" * 40} for n in range(LARGEST // 40)]},
     ],
 )
 def test_a_connection_that_sends_anything_else_is_closed_with_one_problem(channel: Channel, packet: object) -> None:
@@ -119,9 +121,18 @@ def test_a_later_connection_of_a_rank_takes_the_place_of_the_one_before(channel:
         assert len(channel.receive()) == 2
         for peer in (first, second):
             with suppress(BrokenPipeError, ConnectionResetError):
-                peer.send(json.dumps({"type": "finished", "round": 1}).encode())
+                peer.send(json.dumps(FINISHED).encode())
         assert channel.receive() == [FunctionFinished(1, 1)]
     assert channel.channel.problems == []
+
+
+def test_a_rank_speaks_for_itself_alone(channel: Channel) -> None:
+    with channel.connect(HELLO, {**FINISHED, "local_rank": 0}):
+        assert channel.receive() == [SaidHello(1, (HeldSnapshot(3, "a"),))]
+    assert channel.channel.problems == [
+        "a connection to the control socket of the ranks was closed: a message of local rank 0, which has not said "
+        "hello here"
+    ]
 
 
 def test_a_rank_that_has_closed_its_end_disturbs_nobody(channel: Channel) -> None:

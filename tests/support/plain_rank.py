@@ -35,16 +35,16 @@ if os.path.exists(ADDRESS):  # not with `--recover none`
 
 def tell(message: str, /, **fields: object) -> None:
     if os.path.exists(ADDRESS):
-        CONTROL.send(json.dumps({"type": message, **fields}).encode())
+        CONTROL.send(json.dumps({"type": message, "local_rank": LOCAL_RANK, **fields}).encode())
 
 
-def held() -> list[list[object]]:
+def held() -> list[dict[str, object]]:
     """A rank holds the last step that it has completed, and the one before, in a file that outlives its process."""
     try:
         last = int((FOLDER / f"held-{LOCAL_RANK}").read_text() or 0)
     except (FileNotFoundError, ValueError):
         return []
-    return [[step, ""] for step in (last - 1, last) if step > 0]
+    return [{"step": step, "shard": ""} for step in (last - 1, last) if step > 0]
 
 
 def keep(step: int) -> None:
@@ -84,7 +84,7 @@ def train(number: int, step: int, last: int, faults: str) -> None:
 
 def main() -> None:
     last, faults = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
-    tell("hello", local_rank=LOCAL_RANK, pid=os.getpid(), held=held())
+    tell("said_hello", held=held())
     number, step = int(os.environ.get("FTRUN_ROUND", "1")), 0
     waits = number > 1
     while True:
@@ -97,13 +97,13 @@ def main() -> None:
         waits = True
         try:
             train(number, step, last, faults)
-            tell("finished", round=number)
+            tell("function_finished", round=number)
             return
         except Retry as why:
-            tell("retry", round=number, why=str(why), kind="retry")
+            tell("asked_retry", round=number, why=str(why))
         except Fenced:
             pass
-        tell("barrier", round=number, held=held(), problem=None)
+        tell("left_round", round=number, held=held(), problem=None)
 
 
 main()

@@ -15,16 +15,7 @@ import ftrun.core.machine.ranks  # noqa: F401 - loaded in advance: after a failu
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Ledger
-from ftrun.core.ranks.table import (
-    AskedRetry,
-    FenceRank,
-    FunctionFinished,
-    HeldSnapshot,
-    LeftRound,
-    RankReport,
-    SaidHello,
-    SnapshotRestored,
-)
+from ftrun.core.ranks.table import AskedRetry, FenceRank, LeftRound, RankReport, SaidHello
 from ftrun.core.rules.policy import Policy
 from ftrun.host.rank_killer import RankKiller
 from ftrun.host.rank_socket import RankConnection, RankSocket
@@ -198,36 +189,31 @@ class RankChannel:
             try:
                 if len(packet) > ranks.LARGEST:
                     raise Malformed(f"more than {ranks.LARGEST} bytes")
-                report = self._report(fd, ranks.FROM_RANK.load(packet))
+                report = self._checked(fd, ranks.FROM_RANK.load(packet))
             except Malformed as why:
                 self._refuse(fd, str(why))
                 return
             yield report
 
-    def _report(self, fd: int, message: ranks.FromRank) -> RankReport:
-        if isinstance(message, ranks.Hello):
-            return self._said_hello(fd, message)
-        if fd not in self._ranks:
-            raise Malformed("a message before `hello`")
-        local_rank = self._ranks[fd]
-        match message:
-            case ranks.Retry(number, why, kind):
-                return AskedRetry(local_rank, number, why[:LONGEST_WHY], kind == "collective")
-            case ranks.Barrier(number, held, problem):
-                return LeftRound(local_rank, number, _snapshots(held), problem and problem[:LONGEST_WHY])
-            case ranks.Restored(number):
-                return SnapshotRestored(local_rank, number)
-            case ranks.Finished(number):
-                return FunctionFinished(local_rank, number)
+    def _checked(self, fd: int, report: RankReport) -> RankReport:
+        """The report of a process of the rank that it names, with bounded texts and lists."""
+        if isinstance(report, SaidHello):
+            self._admit(fd, report.local_rank)
+        elif self._ranks.get(fd) != report.local_rank:
+            raise Malformed(f"a message of local rank {report.local_rank}, which has not said hello here")
+        if isinstance(report, SaidHello | LeftRound):
+            report = report._replace(held=tuple(one for one in report.held[-MOST_HELD:] if one.step >= 0))
+        if isinstance(report, LeftRound):
+            return report._replace(problem=report.problem and report.problem[:LONGEST_WHY])
+        return report._replace(why=report.why[:LONGEST_WHY]) if isinstance(report, AskedRetry) else report
 
-    def _said_hello(self, fd: int, message: ranks.Hello) -> RankReport:
+    def _admit(self, fd: int, local_rank: int) -> None:
         """The first message of a process.  A later connection of a rank replaces the earlier one."""
-        if not self._tree.is_below(self._peers[fd].pid, message.local_rank):
-            raise Malformed(f"process {self._peers[fd].pid} is not one of local rank {message.local_rank}")
-        for other in [known for known, rank in self._ranks.items() if rank == message.local_rank and known != fd]:
+        if not self._tree.is_below(self._peers[fd].pid, local_rank):
+            raise Malformed(f"process {self._peers[fd].pid} is not one of local rank {local_rank}")
+        for other in [known for known, rank in self._ranks.items() if rank == local_rank and known != fd]:
             self._close(other)
-        self._ranks[fd] = message.local_rank
-        return SaidHello(message.local_rank, _snapshots(message.held))
+        self._ranks[fd] = local_rank
 
     def send(self, act: ranks.ToRank) -> None:
         """Send it to the rank, if it is connected."""
@@ -254,7 +240,3 @@ class RankChannel:
             self._close(fd)
         self._poll.unregister(self._socket.fd)
         self._socket.close()
-
-
-def _snapshots(held: ranks.HeldSnapshots) -> tuple[HeldSnapshot, ...]:
-    return tuple(HeldSnapshot(step, shard) for step, shard in held[-MOST_HELD:] if step >= 0)

@@ -204,7 +204,7 @@ def rank_packets(content: bytes) -> None:
         for local_rank, peer in enumerate(peers):
             peer.connect(str(path))
             packets = [b""] if local_rank else pieces(content, content.count(b"\0") % 5 + 1)
-            for packet in (ranks.FROM_RANK.dump(ranks.Hello(local_rank, 1)), *packets):
+            for packet in (ranks.FROM_RANK.dump(table.SaidHello(local_rank)), *packets):
                 with contextlib.suppress(OSError):  # too large for a packet
                     peer.send(packet, socket.MSG_DONTWAIT)
         members = tuple(table.RankMember(number, number) for number in range(2))

@@ -12,6 +12,7 @@ from ftrun.config.option_table import OPTIONS
 from ftrun.core.group.messages import GroupOrder, MemberReport, NodeFailure, Pulse
 from ftrun.core.group.waits import BlockedProcess, OutsideLink, Waits
 from ftrun.core.machine.values import Ledger, UsualPauses
+from ftrun.core.ranks import table
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages import group_waits, operator, peers, ranks, state
 from ftrun.messages.codec import Protocol
@@ -166,10 +167,11 @@ def _samples(protocol: Protocol[Any]) -> tuple[tuple[Any, ...], ...]:
 
 PROTOCOLS: Final[dict[str, Protocol[Any]]] = {entry.helper: entry.load().events for entry in HELPERS}
 SAMPLES: Final = {name: (protocol, _samples(protocol)) for name, protocol in PROTOCOLS.items()}
-RANK_PACKETS: Final[tuple[tuple[ranks.Hello | ranks.Retry | ranks.Barrier | ranks.Finished, ...], ...]] = (
-    (ranks.Retry(1, "a link was down"), ranks.Barrier(1, ((4, "all"), (5, "")), None)),
-    (ranks.Retry(1, "connection reset", "collective"), ranks.Barrier(1, (), "CUDA is broken")),
-    (ranks.Hello(0, 1, ((3, "a"),)), ranks.Finished(1)),
+HELD: Final = (table.HeldSnapshot(4, "all"), table.HeldSnapshot(5))
+RANK_PACKETS: Final[tuple[tuple[table.RankReport, ...], ...]] = (
+    (table.AskedRetry(0, 1, "a link was down"), table.LeftRound(0, 1, HELD)),
+    (table.AskedRetry(0, 1, "connection reset", True), table.LeftRound(0, 1, (), "CUDA is broken")),
+    (table.SaidHello(0, HELD), table.FunctionFinished(0, 1)),
 )
 LINES: Final = {name: [*map(protocol.dump, samples)] for name, (protocol, samples) in SAMPLES.items()}
 

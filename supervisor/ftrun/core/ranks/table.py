@@ -148,9 +148,12 @@ class Rules(NamedTuple):
 
 
 class SaidHello(NamedTuple):
+    """The training function of a rank was called for the first time in this process.  `after`: seconds since that was
+    started, which the machine adds."""
+
     local_rank: int
     held: tuple[HeldSnapshot, ...] = ()
-    after: float = 0.0  # seconds since its process was started
+    after: float = 0.0
 
 
 class AskedRetry(NamedTuple):
@@ -172,13 +175,15 @@ class LeftRound(NamedTuple):
 
 
 class SnapshotRestored(NamedTuple):
-    """A rank has loaded the snapshot with which it begins this round."""
+    """A rank has loaded the snapshot of another rank, with which it begins this round."""
 
     local_rank: int
     round: int
 
 
 class FunctionFinished(NamedTuple):
+    """The function returned in this round."""
+
     local_rank: int
     round: int
 
