@@ -1,5 +1,6 @@
 """What must hold after a job of a group: `check(outcome)` gives what does not, a sentence each."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, pairwise
@@ -82,10 +83,14 @@ def _is_spoiled(outcome: GroupOutcome, run: GroupRun) -> bool:
 def _is_harmless(outcome: GroupOutcome, one: Record) -> bool:
     """Whether no rank has to notice it: also a suspension of one ftrun alone with its ranks, and a silence of the
     ftruns themselves that is shorter than permitted, but not what happens to the lease of a shared folder that fails
-    while the holder cannot know that all witnesses are there: their messengers are new, or were suspended."""
+    while the holder cannot know that all witnesses are there: their messengers are new, or were suspended.  Nor the
+    loss of a coordinator that has told the others to start, but not yet the ftrun beside it."""
     short = one["kind"] == BLOCKED and one["lasting"] < SHORT
     unsure = _kinds(outcome) & {ALL_SUSPENDED, "helper killed", "helper stopped"} and _kinds(outcome) & {*FOLDER}
     alone = one["kind"] == SUSPENDED and not outcome.job.is_group
+    if (one["kind"], one.get("what"), one.get("member")) == ("helper killed", "messenger", 0):
+        beside = (r for run in outcome.runs if run.member == 0 for r in run.records if r["event"] == "started")
+        return min((r["mono"] for r in beside), default=math.inf) < one["mono"]
     return (one["kind"] in HARMLESS and not (unsure and one["kind"] in FOLDER)) or short or alone
 
 

@@ -303,6 +303,13 @@ def test_what_suspends_one_ftrun_alone_ends_no_rank() -> None:
     assert any("and nothing had been done to it" in wrong for wrong in check(outcome(**alone)))
 
 
+@pytest.mark.parametrize(("at", "wrong"), [(0.9, False), (1.1, True)])
+def test_a_coordinator_may_be_lost_before_it_has_told_the_ftrun_beside_it_to_start(at: float, wrong: bool) -> None:
+    lost = struck("helper killed", "messenger", mono=at)
+    found = check(outcome(**recovery(struck=(lost,))))
+    assert any("and nothing had been done to it" in one for one in found) == wrong
+
+
 def test_one_ftrun_alone_has_no_orders_but_its_rounds_are_on_record() -> None:
     alone = {
         "job": ELASTIC._replace(shape=Shape(1)),
