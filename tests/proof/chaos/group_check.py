@@ -521,7 +521,8 @@ def _noticed(outcome: GroupOutcome) -> Iterator[str]:
 def _replaced_for_platform(outcome: GroupOutcome) -> Iterator[str]:
     """A process for which the platform has asked for a new one begins no other round once that is on record.  One that
     was still about to begin its first round does that by itself, also while it is being killed.  One that had just
-    replaced another and waited for its first round stays: the platform may have meant the one before."""
+    replaced another and waited for its first round stays: the platform may have meant the one before.  Where a device
+    was removed, the platform's number may be that of a rank that is not there."""
     for one in outcome.struck:
         if one["kind"] != NEW_PROCESS:
             continue
@@ -529,7 +530,7 @@ def _replaced_for_platform(outcome: GroupOutcome) -> Iterator[str]:
         place = one["member"], one["container"]
         records = [r for run in outcome.runs if (run.member, run.container) == place for r in run.records]
         known = [r["mono"] for r in records if r.get("retry") == "process" and one["mono"] <= r["mono"] < until]
-        if not known:
+        if not known or any(r["event"] == "removed" and r["mono"] < min(known) for r in records):
             continue
         ends = [r["mono"] for r in records if r["event"] == "rank_exited" and r["local_rank"] == one["rank"]]
         end = min((at for at in ends if min(known) <= at < min(known) + LONG), default=0.0)

@@ -400,6 +400,7 @@ def test_a_process_may_begin_its_first_round_while_it_is_killed_for_the_platform
     assert wrong(first, fault), "it was not killed"
     assert wrong((*first, *begun(1, 4, 0, 3.4, number=2)), fault, ended), "another round"
     assert wrong(begun(1, 4, 0, 3.7), fault, ended), "it had ended, by the records"
+    assert not wrong(first, RECORDS[1] | {"mono": 3.0, "event": "removed"}, fault), "which rank is meant is not known"
     new = RECORDS[1] | {"event": "rank_spawned", "local_rank": 0, "pid": 10}
     assert not wrong(first, new | {"mono": 3.1}, fault), "it was new, and waited for its first round"
     assert wrong(first, fault, new | {"mono": 3.25}), "it was started after that"

@@ -275,11 +275,11 @@ class World:
         with path.open("ab") as stream, contextlib.suppress(OSError):
             while True:
                 os.write(stream.fileno(), b"x")
-        return lambda: path.unlink(missing_ok=True)
+        return lambda: _free(path)
 
     def lock(self) -> Undo:
         """Nothing in the run dir can be written, also by who has it open."""
-        paths = [path for path in self.run_dir.iterdir() if path.is_file()] + [self.run_dir]
+        paths = [path for path in self.run_dir.iterdir() if path.is_file() and path.name != FILLER] + [self.run_dir]
         _each(_immutable, paths, True)
         return lambda: _each(_immutable, paths, False)
 
@@ -381,6 +381,14 @@ A = TypeVar("A")
 def _each(do: Callable[[T, A], None], whom: Iterable[T], argument: A) -> None:
     for one in whom:
         do(one, argument)
+
+
+def _free(filler: Path) -> None:
+    """Its space, also while nothing can be removed from its folder."""
+    with contextlib.suppress(FileNotFoundError):
+        os.truncate(filler, 0)
+    with contextlib.suppress(PermissionError):
+        filler.unlink(missing_ok=True)
 
 
 def _immutable(path: Path, on: bool) -> None:
