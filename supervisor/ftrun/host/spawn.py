@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import NoReturn
@@ -70,7 +71,8 @@ def fork(run: Callable[[], NoReturn]) -> int:
 
 
 def die_with(parent: int) -> None:
-    """The kernel ends this process when that one dies, which it does by itself where that is PID 1."""
+    """In a child of `parent`: the kernel ends it when the thread that has forked it ends, which it does by itself where
+    that is PID 1."""
     if parent != 1:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -95,10 +97,8 @@ def spawn(
     finally:
         if reporting is None:
             os.close(failed)
-    try:
+    with suppress(OSError):  # it has already executed, after doing so itself
         os.setpgid(pid, group or pid)  # in parent and child, so that neither has to wait for the other
-    except OSError:
-        pass  # it has already executed, after doing so itself
     return Child(pid, report)
 
 
@@ -205,15 +205,14 @@ def _exec_helper(command: Sequence[str], streams: Sequence[int], parent: int, la
     try:
         signal.set_wakeup_fd(-1)
         os.setsid()
-        if parent != 1 and not lasting:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if not lasting:
+            die_with(parent)
         # If standard streams were closed when ftrun started, ftrun's descriptors may have their numbers.
         for number, fd in enumerate([fcntl.fcntl(stream, fcntl.F_DUPFD, len(streams)) for stream in streams]):
             os.dup2(fd, number)
         os.closerange(len(streams), 1 << 20)
         signals.restore(signals.Inherited(frozenset(), frozenset(signals.CAUGHT if lasting else ())))
-        if lasting or os.getppid() == parent:
-            os.execv(command[0], list(command))
+        os.execv(command[0], list(command))
     finally:
         os._exit(127)
 
