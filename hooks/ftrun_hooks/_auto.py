@@ -16,7 +16,7 @@ from . import _importlib_bootstrap as replacing
 from . import layout as at
 from ._beat import beat, own_slot
 from ._files import known
-from ._importlib_bootstrap import Target, around, is_compiling, noting, with_beats, with_movement
+from ._importlib_bootstrap import Target, in_trial, is_compiling, noting, with_beats, with_movement
 from ._section import Automatic
 
 MAX_OPTIMIZERS = 4096  # optimizers in one round; a program may make a new optimizer for each step
@@ -38,7 +38,7 @@ class Training:
 
     def __init__(self) -> None:
         self.optimizes = False
-        self.trials = 0
+        self.trials = 0  # calls under way whose steps do not count
         self.begin()
 
     def begin(self) -> None:
@@ -70,13 +70,6 @@ class Training:
         self.program_reports_steps = self.program_reports_steps or own_slot.step != self.reported
         beat(None if self.program_reports_steps else self.step)
         self.reported = own_slot.step
-
-    def begin_trial(self) -> None:
-        """From now on a step is none of the training, such as one that only makes the state of an optimizer."""
-        self.trials += 1
-
-    def end_trial(self) -> None:
-        self.trials -= 1
 
     def went_backward(self) -> None:
         self.backward_passes += 1
@@ -221,8 +214,7 @@ def _wrapped(package: str, saves: dict[str, Target], loads: dict[str, Target]) -
 
 def _optimizer_state(module: Any) -> None:
     """An optimizer that has no state yet makes a step with gradients of zero before its state is loaded or saved."""
-    function = module._init_optim_state
-    module._init_optim_state = around(function, training.begin_trial, training.end_trial)
+    module._init_optim_state = in_trial(module._init_optim_state, training)
 
 
 def _lightning(module: Any) -> None:

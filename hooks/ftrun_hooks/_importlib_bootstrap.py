@@ -104,17 +104,17 @@ def _noted(note: Callable[[Any], None], args: Any) -> None:
         pass
 
 
-def around(function: AnyFunction, begin: Callable[[], None], end: Callable[[], None]) -> AnyFunction:
-    """The function, with `begin` before it and `end` after it, also if it raises."""
+def in_trial(function: AnyFunction, training: Any) -> AnyFunction:
+    """A function whose steps are none of the training, such as one that only makes the state of an optimizer."""
 
     @alike(function)
     def within(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        begin()
+        training.trials += 1
         try:
             return function(*args, **kwargs)
         finally:
-            end()
+            training.trials -= 1
 
     return within
 

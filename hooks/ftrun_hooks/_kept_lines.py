@@ -83,7 +83,7 @@ class KeptLines:
         self.hidden = {name: sys.modules.pop(name) for name in late if sys.modules[name] is not None}
 
     def show(self, name: str) -> Any:
-        """This module is imported: print.  Returns its spec."""
+        """This module, which it returns, is imported: print."""
         module, hidden = self.hidden.pop(name), self.hidden
         self.hidden = {}
         sys.modules.update(hidden)  # without this one: importlib would take the spec that it had
@@ -95,8 +95,7 @@ class KeptLines:
                     stream.write(kept)
                 except Exception:
                     pass
-        kind_of_spec: Any = type(sys.__spec__)
-        return kind_of_spec(name, Again(module))
+        return module
 
     def _warn(self, kept: Any, modules: dict[str, Any]) -> None:
         files = ((name, getattr(module, "__file__", None)) for name, module in modules.items())
@@ -106,17 +105,3 @@ class KeptLines:
     def close(self) -> None:
         for file in self.files.values():
             os.close(file)
-
-
-class Again:
-    """Loads a module that was taken out of `sys.modules`."""
-
-    def __init__(self, module: Any) -> None:
-        self.module, self.spec = module, getattr(module, "__spec__", None)
-
-    def create_module(self, spec: Any) -> Any:
-        return self.module
-
-    def exec_module(self, module: Any) -> None:
-        if self.spec is not None:
-            module.__spec__ = self.spec

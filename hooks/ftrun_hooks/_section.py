@@ -117,37 +117,23 @@ class TrainerStage:
             left.__exit__(type(error) if error else None, error, None)
 
 
-class Automatic:
+class Automatic(TimedSection):
     """A section that the hooks open around a call of the program, only in the main thread of a process with a slot.
 
-    It claims no slot: a launcher that saves a file before it starts its workers is not a rank.
+    It claims no slot: a launcher that saves a file before it starts its workers is not a rank.  An exception that
+    closes it is not where the program failed, of which it knows nothing.
     """
 
     def __init__(self, name: str) -> None:
-        self._entry_name = _fitting(name)
-        self._open: list[Open] = []
+        super().__init__(name, None)
+        self._nanoseconds = at.AUTOMATIC
 
     def __enter__(self) -> None:
-        opened: list[Open] = []
-        try:
-            if own_slot.words is not None and get_ident() == own_slot.main:
-                _table.push(self._entry_name, at.AUTOMATIC, opened)
-                self._open = opened
-        except Exception:
-            pass
-        except BaseException:  # as in `TimedSection`
-            _close(opened)
-            raise
+        if own_slot.words is not None and get_ident() == own_slot.main:
+            super().__enter__()
 
-    def __exit__(self, *error: object) -> None:
-        left, self._open = self._open, []
-        try:
-            _close(left)
-        except Exception:
-            pass
-        except BaseException:
-            _close(left)
-            raise
+    def _leave(self, broken: bool) -> None:
+        super()._leave(False)
 
 
 class SectionTable:

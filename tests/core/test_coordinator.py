@@ -6,7 +6,7 @@ import pytest
 
 from ftrun.core.group.coordinator import decide
 from ftrun.core.group.loss_waits import loss_wait
-from ftrun.core.group.losses import LossWait
+from ftrun.core.group.losses import LossWait, NodeLost, NodeNote
 from ftrun.core.group.membership import (
     LATE,
     Coordinator,
@@ -20,8 +20,6 @@ from ftrun.core.group.membership import (
     GroupShape,
     JoiningHindered,
     LifeEnded,
-    NodeLost,
-    NodeNote,
     RefuseMember,
     Reported,
     SendOrder,

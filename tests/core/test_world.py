@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.group.messages import EpochRanks, Ranks
-from ftrun.core.group.places import MOST_RUNS, agree, rank_place
+from ftrun.core.group.places import MOST_PAIRS, agree, rank_place
 
 numbers = st.lists(st.integers(1, 4), min_size=1, max_size=40)
 
@@ -50,5 +50,5 @@ def test_a_member_without_ranks_beside_others_with_ranks_is_named(numbers: tuple
 
 
 def test_what_does_not_fit_into_a_message_is_refused() -> None:
-    assert isinstance(agree(offers(*(1 + n % 2 for n in range(MOST_RUNS)))), EpochRanks)
-    assert isinstance(agree(offers(*(1 + n % 2 for n in range(MOST_RUNS + 1)))), str)
+    assert isinstance(agree(offers(*(1 + n % 2 for n in range(MOST_PAIRS)))), EpochRanks)
+    assert isinstance(agree(offers(*(1 + n % 2 for n in range(MOST_PAIRS + 1)))), str)

@@ -70,7 +70,7 @@ def test_replies_reach_the_client_that_sent_the_request(messenger: Messenger) ->
     orders = [messenger.event("operator_request")["id"] for _ in clients]
     assert len(set(orders)) == len(clients)
     for number in reversed(orders):
-        messenger.ask(ask="operator_answer", id=number, ok=True, why="done")
+        messenger.ask(ask="answer_operator", id=number, ok=True, why="done")
     assert [answer(client)["id"] for client in clients] == ["0", "1", "2", "3"]
 
 

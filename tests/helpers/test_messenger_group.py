@@ -163,8 +163,8 @@ def test_a_killed_member_is_detected_at_once_and_may_rejoin(make: Callable[[int]
     nodes[1].process.kill()
     order = nodes[2].ordered("stop", 1)
     assert "member 1 (node1) is lost: its connection was closed" in order.why
-    lost = nodes[0].event("lost_member")
-    assert (lost["member"], lost["node"], lost["why"]) == (1, "node1", order.why)
+    lost = nodes[0].event("node_lost")
+    assert (lost["rank"], lost["node"], lost["why"]) == (1, "node1", order.why)
     assert (lost["wait"]["members"], lost["wait"]["then"], lost["wait"]["code"]) == ([1], "end", 195)
     for node in (nodes[0], nodes[2]):
         node.report("ready", 1)

@@ -105,8 +105,7 @@ def test_free_devices_are_reported_once(quiet: Prober) -> None:
     answer = {"event": "freed", "ok": True, "held": [], "silent": [], "well": []}
     assert quiet.free(pids=[1, 2], used=BEFORE) == answer
     for _ in range(2):
-        quiet.ask(ask="sample_now")
-        quiet.devices()
+        assert quiet.clear(uuid(0), "48")["ok"]
     assert len(quiet.named("freed")) == 1
 
 

@@ -20,7 +20,7 @@ from ftrun.core.group.messages import (
     ReportedState,
     Starter,
 )
-from ftrun.core.group.places import MOST_RUNS
+from ftrun.core.group.places import MOST_PAIRS
 from ftrun.core.machine.values import Reason
 from ftrun.core.ranks.shared import RUNGS, GroupRound, NodeRounds, Progress
 from ftrun.messages import peers
@@ -146,7 +146,7 @@ def test_any_text_fits_into_a_frame(some: str, char: str) -> None:
 
 
 def test_the_largest_order_fits_into_a_message() -> None:
-    largest = tuple((1 << 8, peers.MOST_RANKS - n % 2) for n in range(MOST_RUNS))
+    largest = tuple((1 << 8, peers.MOST_RANKS - n % 2) for n in range(MOST_PAIRS))
     order = GroupOrder(
         1 << 30, "run", "w" * 600, "failure", "n" * 600, 1, 1, (9, 9, 9), world=EpochRanks("a" * 255, 1, largest)
     )

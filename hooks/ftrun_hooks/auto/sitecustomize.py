@@ -39,7 +39,7 @@ class FtrunFinder(object):
     def find_spec(self, name, path=None, target=None):  # type: (str, object, object) -> object
         if self.kept is not None and name in self.kept.hidden:
             kept, self.kept = self.kept, None
-            return kept.show(name)
+            return UnseenModule(kept.show(name)).found_as(name)
         if self.imported is None and self.changed is None and name in self.native:
             self.imported = dict(os.environ)
         try:
@@ -53,8 +53,7 @@ class FtrunFinder(object):
 
                 return _auto.find(self, name, path, target)
             if name in self.crash_recorder.unseen:
-                unseen = self.crash_recorder.unseen[name]
-                return type(unseen.spec)(name, unseen)
+                return self.crash_recorder.unseen[name].found_as(name)
             if name in ("multiprocessing.popen_fork", "multiprocessing.spawn"):
                 self.crash_recorder.watch_children()
         except Exception:
@@ -63,12 +62,15 @@ class FtrunFinder(object):
 
 
 class UnseenModule(object):
-    """Loads a module that was removed from sys.modules: up to Python 3.9 a second `atexit` would disable the first, and
-    `faulthandler` has functions in place of its own (`_crash.py`)."""
+    """Loads a module that was removed from sys.modules: up to Python 3.9 a second `atexit` would disable the first,
+    `faulthandler` has functions in place of its own (`_crash.py`), and in a standby an import may have printed."""
 
     def __init__(self, module):  # type: (object) -> None
         self.module = module
-        self.spec = module.__spec__  # type: ignore[attr-defined]
+        self.spec = getattr(module, "__spec__", None)
+
+    def found_as(self, name):  # type: (str) -> object
+        return type(sys.__spec__)(name, self)  # type: ignore[arg-type]
 
     def create_module(self, spec):  # type: (object) -> object
         return self.module

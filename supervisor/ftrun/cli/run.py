@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from ftrun.accelerators.table import BY_NAME
@@ -65,11 +66,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _print(line: str) -> None:
     """On stderr, which may be closed, or broken."""
-    try:
+    with suppress(OSError):
         if sys.stderr is not None:
             print(line, file=sys.stderr)
-    except OSError:
-        pass
 
 
 def _check_min_devices(settings: option_table.Settings) -> None:

@@ -9,6 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from ftrun.core.machine.values import Rank, SavedFile, Section
@@ -139,10 +140,8 @@ class BeatFile:
 
     def _put(self, word: int, content: bytes) -> None:
         """Write these bytes; where the file system has no room for them, nothing changes."""
-        try:
+        with suppress(OSError):  # the command truncated the file and took its space
             os.pwrite(self.fd, content, word * at.WORD)
-        except OSError:
-            pass  # the command truncated the file and took its space
 
     def close(self) -> None:
         os.close(self.fd)

@@ -13,6 +13,7 @@ import stat as st
 import time
 from _frozen_importlib_external import SourceFileLoader  # importlib.machinery takes longer to load
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from ftrun.host import procfs
@@ -163,10 +164,8 @@ def remove_stale(beside: str) -> None:
     for name in names:
         if time.monotonic() > deadline:
             break
-        try:
+        with suppress(OSError):  # it belongs to another user, its ftrun is alive, or it is gone
             _remove_if_stale(f"{memory}/{name}", deadline)
-        except OSError:
-            pass  # it belongs to another user, its ftrun is alive, or it is gone
 
 
 def _remove_if_stale(path: str, deadline: float) -> None:
@@ -280,7 +279,5 @@ def _remove_empty(within: int, name: str) -> bool:
 
 def quietly(call: Callable[..., object], *arguments: str) -> None:
     """Call it and ignore errors."""
-    try:
+    with suppress(OSError, ValueError, BufferError):
         call(*arguments)
-    except (OSError, ValueError, BufferError):
-        pass

@@ -5,6 +5,7 @@ import errno
 import os
 import stat as st
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -202,10 +203,8 @@ class Beats:
 
     def drain_bell(self) -> None:
         """Empty the bell."""
-        try:
+        with suppress(BlockingIOError):
             os.read(self.bell, 65536)
-        except BlockingIOError:
-            pass
 
     def start_watching(self, now: float) -> int | None:
         """Watch for the first touch and for requests for access from now on; later touches are found by the reads that
@@ -282,10 +281,8 @@ class Beats:
 
     def _extend(self) -> None:
         """The command truncated the file.  The processes that map it get SIGBUS for what is missing."""
-        try:
+        with suppress(OSError):  # no space is left: no heartbeats can arrive
             self._beats.extend()
-        except OSError:
-            pass  # no space is left: no heartbeats can arrive
         what = f"{self.path}/{at.BEATS} was truncated by the command: its heartbeats so far are lost"
         self._problem(at.H_MAGIC, what)
 

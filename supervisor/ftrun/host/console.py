@@ -7,6 +7,7 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final, Literal
 
 from ftrun.config.option_table import Settings
@@ -52,19 +53,18 @@ class Console:
         # If stderr was closed when ftrun started, descriptor 2 is another file now.
         self.level = level if sys.stderr is not None else -1
         self.attempt: int | None = None
-        self.before_line: Callable[[], None] = _nothing
+        self.before_line: Callable[[], None] = lambda: None
         self._json = as_json
         self._fd, self._colours = 2, False
         self._asked = not mounts.is_on_network_volume(2)  # a disk that does not answer must not block PID 1
         self.queue: deque[bytes] | None = deque(maxlen=QUEUED) if queued and not self._asked else None
         if not self._asked:
             return
-        try:
+        # It cannot be opened again (another user's terminal): then only the poll below prevents blocking
+        with suppress(OSError):
             mode = os.fstat(2).st_mode
             if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
                 self._fd = os.open("/proc/self/fd/2", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        except OSError:
-            pass  # it cannot be opened again (another user's terminal): then only the poll below prevents blocking
         self._colours = not as_json and _shows_colours()
 
     def print(self, text: str, level: int = 1, severity: Severity = "warning") -> None:
@@ -115,14 +115,12 @@ class Console:
         if self.queue is not None:
             self.queue.append(line)
             return
-        try:
+        with suppress(OSError):
             poll = select.poll()
             poll.register(self._fd, select.POLLOUT)
             if poll.poll(0):
                 with writing():
                     os.write(self._fd, line)
-        except OSError:
-            pass
 
 
 def print_error(text: str) -> None:
@@ -130,24 +128,18 @@ def print_error(text: str) -> None:
     may read stderr."""
     if sys.stderr is None:
         return
-    try:
+    with suppress(OSError):
         poll = select.poll()
         poll.register(2, select.POLLOUT)
         if poll.poll(1000 * PATIENCE):
             with writing():
                 os.write(2, f"ftrun: {text}".encode("utf-8", "backslashreplace")[: LIMIT - 1] + b"\n")
-    except OSError:
-        pass
 
 
 def create(settings: Settings, queued: bool = False) -> Console:
     """Return the console that these options ask for."""
     level = 0 if settings.quiet else 2 if settings.verbose else 1
     return Console(level, settings.log_format == "json", queued)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _shows_colours() -> bool:

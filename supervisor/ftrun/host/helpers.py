@@ -22,9 +22,8 @@ FIRST_DELAY: Final = 1.0  # s before a helper is started again; doubles up to LO
 LONGEST_DELAY: Final = 60.0
 PROMPT_DELAYS: Final = (0.05, 1.0)  # s; the same for a helper that the command, or another process, may be waiting for
 STABLE_AFTER: Final = 300.0  # s of life after which the delay starts from its first value again
-MAX_STOPS: Final = (
-    100  # of one process, which is then replaced, so that a loop that stops its pid cannot keep PID 1 busy
-)
+# Of one process, which is then replaced, so that a loop that stops its pid cannot keep PID 1 busy.
+MAX_STOPS: Final = 100
 SLICE: Final = 100  # ms between two checks for a stopped helper, while `finish` waits
 READ: Final = 65536  # bytes per call
 HelperLine = bytes | None  # a line of a helper's output; None: a helper that was to run once has ended
@@ -212,10 +211,8 @@ class Helpers:
             pid = helper.pid
             self._stop(helper, kill=not helper.lasting)
             if pid:
-                try:
+                with suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-                except ChildProcessError:
-                    pass
 
     def _start(self, helper: Helper, now: float) -> bool:
         helper.due, helper.started_at, helper.last_output_at, helper.rest, helper.stops = None, now, now, b"", 0
@@ -295,10 +292,8 @@ class Helpers:
                 os.close(end)
             helper.pipes = None
         if helper.pid and kill:
-            try:
+            with suppress(ProcessLookupError):  # already reaped, as ftrun is giving up
                 os.kill(helper.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass  # already reaped, as ftrun is giving up
 
 
 def _reaped(pid: int, until: float) -> int | None:
@@ -318,8 +313,6 @@ def _reaped(pid: int, until: float) -> int | None:
 
 def _continue_if_stopped(pid: int) -> None:
     """Continue this child if it was stopped."""
-    try:
+    with suppress(ChildProcessError):  # it has been reaped
         if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None:
             os.kill(pid, signal.SIGCONT)
-    except ChildProcessError:
-        pass  # it has been reaped

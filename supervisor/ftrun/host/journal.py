@@ -19,7 +19,8 @@ class RunDirError(Exception):
 
 
 class Journal:
-    """Opens `path` for this ftrun alone.  Raises RunDirError if it cannot be written or another ftrun uses it."""
+    """Opens `path` for this ftrun alone.  Raises RunDirError if it cannot be written or another ftrun uses it.
+    `log_fd`: the descriptor of `run.log`, which also receives the stderr of helpers."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -31,7 +32,7 @@ class Journal:
             os.makedirs(path, 0o700, exist_ok=True)
             self._dir = safe_files.open_trusting_own_links(path, os.O_RDONLY | os.O_DIRECTORY)
             self._events = safe_files.open_append("events.jsonl", self._dir)
-            self._log = safe_files.open_append("run.log", self._dir)
+            self.log_fd = safe_files.open_append("run.log", self._dir)
         except OSError as error:
             raise RunDirError(f"run dir {path}: {error.strerror}") from None
         try:
@@ -44,11 +45,6 @@ class Journal:
         size = os.fstat(self._events).st_size
         if size and os.pread(self._events, 1, size - 1) != b"\n":
             self._write(self._events, b"\n")
-
-    @property
-    def log_fd(self) -> int:
-        """The descriptor of `run.log`, which also receives the stderr of helpers."""
-        return self._log
 
     @property
     def is_deleted(self) -> bool:
@@ -107,7 +103,7 @@ class Journal:
     def log(self, text: str) -> None:
         """Write a line for the user, with the time, to `run.log`, after the records that belong to it."""
         self.barrier()
-        self._write(self._log, f"{clock.timestamp()} {text}\n".encode("utf-8", "backslashreplace"))
+        self._write(self.log_fd, f"{clock.timestamp()} {text}\n".encode("utf-8", "backslashreplace"))
 
     def _write(self, fd: int, content: bytes) -> bool:
         """Return whether the file ends with a complete line: all of it was written, or nothing."""
@@ -123,7 +119,7 @@ class Journal:
 
     def close(self) -> None:
         """Release the lock: another ftrun may use the folder from here on."""
-        for fd in (self._events, self._log, self._dir):
+        for fd in (self._events, self.log_fd, self._dir):
             os.close(fd)
 
     def _failed(self, what: str, error: OSError) -> None:

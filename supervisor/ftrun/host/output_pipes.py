@@ -10,6 +10,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
@@ -109,9 +110,8 @@ def _captured(number: int, output: RankOutput) -> bool:
     if not output.kept and not output.prefixed:
         return False
     try:
-        opened_by_ftrun = (
-            fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-        )  # ftrun may have opened that number itself
+        # ftrun may have opened that number itself.
+        opened_by_ftrun = fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
         writable = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
         terminal = not mounts.is_on_network_volume(number) and os.isatty(number)
         return not opened_by_ftrun and writable and (output.prefixed or not terminal)
@@ -132,12 +132,10 @@ def inherited_files() -> tuple[tuple[str, int], ...]:
     Pipes and terminals are left out, and so is a file on a network disk, which may block."""
     found: dict[str, int] = {}
     for number in (1, 2):
-        try:
+        with suppress(OSError):  # it is closed
             if mounts.is_on_network_volume(number):
                 continue
             status = os.fstat(number)
             if stat.S_ISREG(status.st_mode) and status.st_nlink:
                 found[os.readlink(f"/proc/self/fd/{number}")] = status.st_size
-        except OSError:
-            pass  # it is closed
     return tuple(found.items())

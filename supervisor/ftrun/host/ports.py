@@ -1,6 +1,7 @@
 """TCP ports that PID 1 holds: a free one for the rendezvous of the ranks, and one that shows that it lives."""
 
 import _socket as socket  # the module `socket` would cost PID 1 more time than all else here
+from contextlib import suppress
 from typing import Final
 
 BACKLOG: Final = 64  # connections of the other members, or of strangers, that nobody reads
@@ -46,12 +47,10 @@ class LifeSign:
         """Close connections that were made, as many as can wait at once, so that there is room for others.  It never
         waits, and ends also if somebody connects again and again."""
         self._socket.setblocking(False)
-        try:
+        with suppress(OSError):  # there are no more
             for _ in range(BACKLOG + 1):
                 connection, _ = self._socket._accept()  # type: ignore[attr-defined]
                 socket.close(connection)
-        except OSError:
-            pass  # there are no more
 
     def close(self) -> None:
         self._socket.close()

@@ -56,10 +56,8 @@ def reserve_descriptor() -> None:
     """Reserve a descriptor for reads of /proc when no other is left: a read that shows no process would make all seem
     ended."""
     if not _reserved:
-        try:
+        with suppress(OSError):  # the next call tries again
             _reserved.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
-        except OSError:
-            pass  # the next call tries again
 
 
 def pin() -> None:

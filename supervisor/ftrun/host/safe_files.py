@@ -138,10 +138,8 @@ def private_folder(path: str) -> str | None:
     """Create `path`, a folder that only this user can write to, or return the existing one; if another user has taken
     that name, one of nine alternatives; None if all are taken.  Raises OSError."""
     for name in (path, *(f"{path}-{number}" for number in range(1, 10))):
-        try:
+        with suppress(FileExistsError):
             os.mkdir(name, 0o700)
-        except FileExistsError:
-            pass
         found = os.lstat(name)
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
             return name
@@ -155,10 +153,8 @@ def _only_writable_by_us(folder: os.stat_result) -> bool:
 
 def open_subfolder(name: str, folder: int) -> int:
     """Open a folder inside an open folder; create it if it does not exist.  Raises OSError, also for a link."""
-    try:
+    with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=folder)
-    except FileExistsError:
-        pass
     return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
@@ -106,10 +106,8 @@ class Signals:
         """Put back signals that were read before there was a handler for them, except those that request the end, which
         `stop` holds, and SIGCHLD."""
         pending = bytes(number for number in numbers if number not in STOP and number != signal.SIGCHLD)
-        try:
+        with suppress(BlockingIOError):  # the pipe is full: more signals than were read
             os.write(self._write, pending)
-        except BlockingIOError:
-            pass  # the pipe is full: more signals than were read
 
     def release(self) -> None:
         """Stop catching signals: for the very end."""

@@ -71,7 +71,8 @@ def fork(run: Callable[[], NoReturn]) -> int:
 
 
 def die_with(parent: int) -> None:
-    """The kernel ends this process when that one dies, which it does by itself where that is PID 1."""
+    """In a child of `parent`: the kernel ends it when the thread that has forked it ends, which it does by itself where
+    that is PID 1."""
     if parent != 1:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -96,10 +97,8 @@ def spawn(
     finally:
         if reporting is None:
             os.close(failed)
-    try:
+    with suppress(OSError):  # it has already executed, after doing so itself; or a sandbox refuses it
         os.setpgid(pid, group or pid)  # in parent and child, so that neither has to wait for the other
-    except OSError:
-        pass  # it has already executed, after doing so itself; or a sandbox refuses it
     return Child(pid, report)
 
 
@@ -219,12 +218,11 @@ def _exec_helper(command: Sequence[str], streams: Sequence[int], parent: int, la
         signal.set_wakeup_fd(-1)
         with suppress(OSError):  # a sandbox refuses it
             os.setsid()
-        if parent != 1 and not lasting:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if not lasting:
+            die_with(parent)
         _arrange(streams)
         signals.restore(signals.Inherited(frozenset(), frozenset(signals.CAUGHT if lasting else ())))
-        if lasting or os.getppid() == parent:
-            os.execv(command[0], list(command))
+        os.execv(command[0], list(command))
     finally:
         os._exit(127)
 

@@ -4,6 +4,7 @@ import fcntl
 import os
 import stat
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,23 +20,19 @@ class StandardInput:
         self._waiting: int | None = None  # bytes in the pipe or socket; None: it is neither
         self._reads: Inotify | None = None
         self._is_spent = False
-        try:
+        with suppress(OSError):  # closed, or nothing that can be observed
             mode = _mode()
             if stat.S_ISREG(mode):
                 self._offset = os.lseek(0, 0, os.SEEK_CUR)
             elif stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
                 self._waiting = _waiting()
                 self._reads = _watch_reads()
-        except OSError:
-            pass  # closed, or nothing that can be observed
 
     def rewind(self) -> None:
         """Before each start: a regular file is where it was at the first one."""
         if self._offset is not None:
-            try:
+            with suppress(OSError):  # a network disk that has lost the file: the command sees that as well
                 os.lseek(0, self._offset, os.SEEK_SET)
-            except OSError:
-                pass  # a network disk that has lost the file: the command sees that as well
 
     def is_spent(self) -> bool:
         """Whether something was read from the pipe or socket, which no other attempt can read again."""
@@ -63,22 +60,18 @@ class RankInputs:
     def __init__(self) -> None:
         self._offset: int | None = None
         self._opened: dict[int, int] = {}  # by local rank; rank 0 has the standard input itself
-        try:
+        with suppress(OSError):
             if stat.S_ISREG(_mode()):
                 self._offset = os.lseek(0, 0, os.SEEK_CUR)
-        except OSError:
-            pass
 
     def of_starting(self, local_rank: int) -> int | None:
         """For a rank that is about to start, at the offset where it reads; None: it inherits the standard input."""
         if self._offset is None:
             return None
-        try:
+        with suppress(OSError):  # not permitted to open it: `refusal` was asked before whether that matters
             if local_rank and local_rank not in self._opened:
                 self._opened[local_rank] = _open_again()
             os.lseek(self._opened.get(local_rank, 0), self._offset, os.SEEK_SET)
-        except OSError:
-            pass  # not permitted to open it: `refusal` was asked before whether that matters
         return self._opened.get(local_rank)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import signal
 import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, NoReturn
 
@@ -131,10 +132,8 @@ class StandbyProcess:
     def kill(self) -> None:
         """Send SIGKILL; the process still has to be reaped."""
         if self.pid:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
 
 def execute(plan: Plan, streams: Mapping[int, int]) -> StandbyProcess:
@@ -197,11 +196,9 @@ def _fork(plan: Plan, sets: Sequence[StandbyProcess], ranks: int) -> int:
 
 def wait_until_gone(pid: int, until: float) -> None:
     """Reap a child that was killed; it blocks until then, so it is for the very end."""
-    try:
+    with suppress(ChildProcessError):  # it was reaped before
         while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < until:
             time.sleep(0.002)
-    except ChildProcessError:
-        pass  # it was reaped before
 
 
 def _restored() -> OriginalSettings:
@@ -213,12 +210,10 @@ def _may_undo(restored: OriginalSettings) -> int:
     pid = os.fork()
     if pid == 0:
         found = 0
-        try:
+        with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, restored.nice + LOWER)
             os.setpriority(os.PRIO_PROCESS, 0, restored.nice)
             found |= NICE
-        except OSError:
-            pass
         if restored.score is not None and oom.write(FIRST_TO_KILL) and oom.write(restored.score):
             found |= SCORE
         os._exit(found)

@@ -16,6 +16,7 @@ Two ftruns at the same time in one container share the count; each sees its own 
 """
 
 import os
+from contextlib import suppress
 from typing import Final
 
 from ftrun.host import procfs, safe_files, work_dir
@@ -58,15 +59,13 @@ class Starts:
         if self.once is None:
             self.once = f"{run_dir}/{ONCE}"
         link = f"{run_dir}/{ONCE}"
-        try:
+        with suppress(OSError):
             if link == self.once or (os.path.lexists(link) and not os.path.islink(link)):
                 return
             os.makedirs(self.once, 0o700, exist_ok=True)
             if os.path.islink(link):  # left by an earlier container
                 os.unlink(link)
             os.symlink(self.once, link)
-        except OSError:
-            pass
 
     def _stored_count(self) -> int:
         if self._folder is None:

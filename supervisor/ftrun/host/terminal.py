@@ -9,7 +9,7 @@ terminal or changes its modes.
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ftrun.host import procfs, signals
@@ -62,11 +62,8 @@ class JobControl:
 
     def give(self, group: int) -> None:
         """Put a command that already runs into the foreground that `offer` has promised to it."""
-        try:
-            with _device() as fd:
-                _foreground(fd, group)
-        except OSError:
-            pass  # the terminal hung up
+        with suppress(OSError), _device() as fd:  # the terminal hung up
+            _foreground(fd, group)
 
     def take_back(self, modes: bool = True) -> None:
         """Return to the foreground, so that signals of the keys come to ftrun; `modes`: restore the modes that a killed
@@ -74,13 +71,10 @@ class JobControl:
         if not self._may_give:
             return
         self._may_give = not self._shared
-        try:
-            with _device() as fd, signals.blocked(signal.SIGTTOU):
-                _foreground(fd, os.getpgrp())
-                if modes:
-                    _set_modes(fd, self._modes)
-        except OSError:
-            pass  # the terminal hung up
+        with suppress(OSError), _device() as fd, signals.blocked(signal.SIGTTOU):  # the terminal hung up
+            _foreground(fd, os.getpgrp())
+            if modes:
+                _set_modes(fd, self._modes)
 
     def received(self, number: int, idle: bool) -> None:
         """ftrun received this stop signal.  `idle`: there is no command to stop, so only ftrun stops, for the shell."""
@@ -140,16 +134,13 @@ class JobControl:
         """ftrun was continued (SIGCONT): pass the foreground on to the command if the shell has put ftrun there."""
         if self._shared:
             return  # the command gets it when it needs it
-        try:
-            with _device() as fd:
-                owner = os.tcgetpgrp(fd)
-                if owner == os.getpgrp():
-                    self._may_give = True
-                    _foreground(fd, group)
-                elif owner == os.getpgid(os.getsid(0)):
-                    self._may_give = False
-        except OSError:
-            pass  # the terminal hung up
+        with suppress(OSError), _device() as fd:  # the terminal hung up
+            owner = os.tcgetpgrp(fd)
+            if owner == os.getpgrp():
+                self._may_give = True
+                _foreground(fd, group)
+            elif owner == os.getpgid(os.getsid(0)):
+                self._may_give = False
 
 
 def _is_alone() -> bool:
@@ -178,10 +169,8 @@ def _stop() -> None:
 
 
 def _continue(group: int) -> None:
-    try:
+    with suppress(OSError):  # it has just ended
         os.killpg(group, signal.SIGCONT)
-    except OSError:
-        pass  # it has just ended
 
 
 def _controls(fd: int) -> bool:
@@ -231,8 +220,5 @@ def _set_modes(fd: int, modes: list[Any]) -> None:
 
 def _foreground(fd: int, group: int) -> None:
     """A change from the background raises SIGTTOU; while that is blocked, the change succeeds."""
-    with signals.blocked(signal.SIGTTOU):
-        try:
-            os.tcsetpgrp(fd, group)
-        except OSError:
-            pass  # the terminal hung up, or the group has ended
+    with signals.blocked(signal.SIGTTOU), suppress(OSError):  # the terminal hung up, or the group has ended
+        os.tcsetpgrp(fd, group)

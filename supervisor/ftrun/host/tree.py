@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 from ftrun.core.machine import effects as do
@@ -360,10 +361,8 @@ def _group(pid: int) -> int | None:
 
 def _signal(target: int, number: int) -> None:
     """Send a signal to a process, a group or all, as kill(2), if there is such a one that ftrun may signal."""
-    try:
+    with suppress(OSError):
         os.kill(target, number)
-    except OSError:
-        pass
 
 
 def _descend(roots: list[Stat], below: dict[int, list[Stat]]) -> list[Stat]:

@@ -40,12 +40,6 @@ class WorkDir(NamedTuple):
     copied: Sequence[str] = ()
 
     @property
-    def output(self) -> str:
-        """The folder for the command's output: the helper that writes it may wait for a disk.  The output may be large,
-        so it does not go through the local folder, unless the name of the other folder is not known yet."""
-        return self.given
-
-    @property
     def left(self) -> str:
         """A line for the user if not everything could be copied."""
         return f"not all of this run is in {self.copied[2]}: the complete run is in {self.path}"

@@ -1,9 +1,11 @@
-"""Messages between PID 1 and its helper `messenger`: requests of an operator, and the messages of the group."""
+"""Messages between PID 1 and its helper `messenger`: requests of an operator, and the messages of the group.  What the
+core decides is sent as it is: `AnswerOperator` to the helper, and at rank 0 `NodeNote` and `NodeLost` from it."""
 
 from typing import Final, Literal
 
 from ftrun.core.group import messages
-from ftrun.core.group.losses import LossWait
+from ftrun.core.group.losses import NodeLost, NodeNote
+from ftrun.core.machine.effects import AnswerOperator
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem
@@ -15,14 +17,6 @@ class AttemptNumber(NamedTuple):
     """From PID 1: the number of the current attempt."""
 
     number: int
-
-
-class OperatorAnswer(NamedTuple):
-    """From PID 1: the result of the operator's request `id`."""
-
-    id: str
-    ok: bool
-    why: str
 
 
 class ChangedReport(NamedTuple):
@@ -82,22 +76,6 @@ class NodeRefused(NamedTuple):
     over: bool = False
 
 
-class GroupNote(NamedTuple):
-    """At rank 0: one line for its records, about the group."""
-
-    what: str
-
-
-class LostMember(NamedTuple):
-    """At rank 0: a member is lost, or has left the others before the end.  `wait`: how long the group waits for those
-    that are lost, and what follows; None: it does not wait."""
-
-    member: int
-    node: str
-    why: str
-    wait: LossWait | None
-
-
 class Straggler(NamedTuple):
     """A rank has been slow for `seconds`: `step_time` s per step, the median of the others is `usual`; with `work`: so
     many of them it works, and `usual` is the work of the others.  `member`: of the group, where rank 0 reports it;
@@ -123,7 +101,7 @@ class LeaveConfirmed(NamedTuple):
     """Rank 0 has received the report that this member is leaving."""
 
 
-MessengerRequest = AttemptNumber | OperatorAnswer | ChangedReport | SeekImports
+MessengerRequest = AttemptNumber | AnswerOperator | ChangedReport | SeekImports
 MessengerEvent = (
     OperatorRequest
     | ChangedOrder
@@ -131,8 +109,8 @@ MessengerEvent = (
     | Tenure
     | RankZeroSilent
     | NodeRefused
-    | GroupNote
-    | LostMember
+    | NodeNote
+    | NodeLost
     | Straggler
     | FoundImports
     | LeaveConfirmed

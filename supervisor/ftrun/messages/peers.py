@@ -24,7 +24,7 @@ from ftrun.core.group.messages import (
     Ranks,
     Starter,
 )
-from ftrun.core.group.places import MOST_PAIRS, MOST_RUNS
+from ftrun.core.group.places import MOST_PAIRS
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
 from ftrun.messages.codec import Codec, Malformed, Value, one_line, parse_object
@@ -220,7 +220,7 @@ def _check_ranks(ranks: Ranks) -> None:
 
 def _check_world(world: EpochRanks) -> None:
     counts = world.counts
-    if not 0 < len(counts) <= MOST_RUNS or not all(members > 0 and 0 < n <= MOST_RANKS for members, n in counts):
+    if not 0 < len(counts) <= MOST_PAIRS or not all(members > 0 and 0 < n <= MOST_RANKS for members, n in counts):
         raise Malformed("`world`: not the counts of ranks")
     if sum(members for members, _ in counts) > MOST_MEMBERS:
         raise Malformed(f"`world`: more than {MOST_MEMBERS} members")

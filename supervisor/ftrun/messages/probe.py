@@ -57,10 +57,6 @@ class KnownDevices(NamedTuple):
     devices: tuple[DeviceIdentity, ...] = ()
 
 
-class SampleNow(NamedTuple):
-    """From PID 1: sample the devices now."""
-
-
 class Free(NamedTuple):
     """From PID 1: report when these `pids` hold no device, or after `timeout` s that they do.  `used`: bytes in use on
     each device before the command ran.  `removed`: the command runs without these; report which of them are healthy."""
@@ -136,7 +132,7 @@ class Cleared(NamedTuple):
     why: str | None = None
 
 
-ProbeRequest = SampleNow | Free | Clear
+ProbeRequest = Free | Clear
 ProbeEvent = Ready | Absent | Present | Checked | Devices | FaultChanged | Freed | Cleared | Problem
 REQUESTS: Final[Protocol[ProbeRequest]] = Protocol("ask", ProbeRequest)
 EVENTS: Final[Protocol[ProbeEvent]] = Protocol("event", ProbeEvent)

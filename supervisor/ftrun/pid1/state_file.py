@@ -30,7 +30,8 @@ TIMEOUTS: Final = ("hang-timeout", "start-timeout", "idle-timeout")
 
 
 class StateFile:
-    """Saves changes of the phase at once, and changes of figures alone at most every `PAUSE` seconds, at `due`."""
+    """Saves changes of the phase at once, and changes of figures alone at most every `PAUSE` seconds.  `due`: when
+    `follow` has to be called next, also if the job has not changed."""
 
     def __init__(
         self,
@@ -50,43 +51,31 @@ class StateFile:
         self._saved_at = 0.0
         self._at: tuple[object, ...] = ()  # the phase and its stage
         self._since = 0.0
-        self._save_due: float | None = None
+        self.due: float | None = None
 
     @property
     def _standbys(self) -> "Standbys | None":
         return None if self._request is None else self._request.standbys
-
-    @property
-    def _imports(self) -> object:
-        """What a later ftrun may import in advance."""
-        if self._standbys is None:
-            return self._setup.imports
-        return self._standbys.kept
-
-    @property
-    def due(self) -> float | None:
-        """When `follow` has to be called next, also if the job has not changed."""
-        return self._save_due
 
     def follow(self, job: Job, now: float) -> None:
         """Save what has changed; `job` is the present one."""
         if self._standbys is not None and self._standbys.next_start != self._next_start:
             self.save(job, False)
             return
-        if job is self._saved and self._save_due is None:
+        if job is self._saved and self.due is None:
             return
-        before, self._save_due = self._saved, None
+        before, self.due = self._saved, None
         if before is not None and _shape(before) == _shape(job):
             if before.ledger == job.ledger:
                 return
             if now < self._saved_at + PAUSE:
-                self._save_due = self._saved_at + PAUSE
+                self.due = self._saved_at + PAUSE
                 return
         self.save(job, False)
 
     def save(self, job: Job, durable: bool) -> None:
         """`durable`: the state is on disk when this returns."""
-        self._saved, self._saved_at, self._save_due = job, time.monotonic(), None
+        self._saved, self._saved_at, self.due = job, time.monotonic(), None
         at = type(job.phase), getattr(job.phase, "stage", None)
         if at != self._at:
             self._at, self._since = at, self._saved_at
@@ -104,7 +93,7 @@ class StateFile:
             succeeded=isinstance(job.phase, Done) and job.phase.code == 0,
             run=self._run,
             next_start=self._next_start,
-            imports=self._imports,
+            imports=self._setup.imports if self._standbys is None else self._standbys.kept,
             ran=self._ran,
             now=job_status(job, self._since, spare),
         )

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from multiprocessing import get_context
 from threading import Barrier, Lock, Thread
 from typing import NoReturn
 
-from ftrun.workload.training import BEGINNING, Plain, RequirementMissing, Setting, die_with, newest, say
+from ftrun.host.spawn import die_with
+from ftrun.workload.training import BEGINNING, Plain, RequirementMissing, Setting, newest, say
 
 STORM = 30
 STORM_PAUSE = 0.05  # lifetime of a process of the storm, in seconds
@@ -198,11 +200,9 @@ def _fork_until(over: float) -> NoReturn:
     """A chain of short-lived processes, one at a time."""
     while time.monotonic() < over:
         time.sleep(STORM_PAUSE)
-        try:
+        with suppress(OSError):  # the process limit is reached for the moment
             if os.fork():
                 os._exit(0)
-        except OSError:  # the process limit is reached for the moment
-            pass
     os._exit(0)
 
 

@@ -5,7 +5,8 @@ import time
 from tempfile import TemporaryFile
 from typing import IO
 
-from ftrun.workload.training import Setting, compute, die_with, paced
+from ftrun.host.spawn import die_with
+from ftrun.workload.training import Setting, compute, paced
 
 PIECE = 512 << 10  # bytes
 PACE = 0.125  # seconds for a piece, so that some MB a second are transferred

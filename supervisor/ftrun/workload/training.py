@@ -3,7 +3,6 @@ atomically.  Also functions that several kinds use."""
 
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ from typing import Protocol
 
 import ftrun_hooks as ft
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.host.spawn import PR_SET_PDEATHSIG, prctl
 
 POINTS = [(x / 16, 3 * x / 16 - 1 + 0.1 * (-1) ** x) for x in range(-16, 17)]
 RATE = 0.1
@@ -68,13 +66,6 @@ def compute(seconds: float) -> None:
     while time.monotonic() < over:
         for _ in range(1000):
             x = x * 1.000001 % 7
-
-
-def die_with(parent: int) -> None:
-    """In a child of `parent`: get SIGKILL when the thread that forked this process ends."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent ended before the prctl
-        os._exit(1)
 
 
 class Checkpoint(NamedTuple):

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.utils.data import DataLoader, Dataset
 
-from ftrun.workload.training import POINTS, RATE, Checkpoint, Setting, die_with
+from ftrun.host.spawn import die_with
+from ftrun.workload.training import POINTS, RATE, Checkpoint, Setting
 
 PEER = "FTHANG_PEER"  # in the environment of the second rank: the first one's pid, and the port where it waits
 NEVER = timedelta(days=365)

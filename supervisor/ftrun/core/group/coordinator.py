@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from ftrun.core.group import ending, fences, group_rounds
 from ftrun.core.group.ending import NAMED, REPLACEABLE, end_group, member_names
 from ftrun.core.group.loss_waits import can_start, loss_wait
-from ftrun.core.group.losses import Losses
+from ftrun.core.group.losses import Losses, NodeLost, NodeNote
 from ftrun.core.group.membership import (
     HINT,
     Coordinator,
@@ -35,8 +35,6 @@ from ftrun.core.group.membership import (
     LeaseForeign,
     LeaseTaken,
     LifeEnded,
-    NodeLost,
-    NodeNote,
     RefuseMember,
     Reported,
     SendOrder,

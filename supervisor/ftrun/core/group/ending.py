@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from ftrun.core.group.losses import Losses
-from ftrun.core.group.membership import NONE, Coordinator, Ended, GroupOutcome, NodeNote, kind_of
+from ftrun.core.group.losses import Losses, NodeNote
+from ftrun.core.group.membership import NONE, Coordinator, Ended, GroupOutcome, kind_of
 from ftrun.core.group.messages import GroupEnd, GroupOrder, MemberReport
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import durations, sentences

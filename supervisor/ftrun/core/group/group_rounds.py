@@ -9,8 +9,8 @@ the next epoch then begins without it, or with a spare.
 
 from typing import Final
 
-from ftrun.core.group.losses import Losses
-from ftrun.core.group.membership import LATE, Coordinator, GroupEffects, NodeNote, Steady, kind_of
+from ftrun.core.group.losses import Losses, NodeNote
+from ftrun.core.group.membership import LATE, Coordinator, GroupEffects, Steady, kind_of
 from ftrun.core.group.places import agree
 from ftrun.core.group.root_cause import MemberState
 from ftrun.core.named_tuple import NamedTuple

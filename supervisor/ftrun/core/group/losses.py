@@ -29,6 +29,22 @@ class LossWait(NamedTuple):
     code: int | None = None
 
 
+class NodeNote(NamedTuple):
+    """A line for the records of rank 0."""
+
+    what: str
+
+
+class NodeLost(NamedTuple):
+    """A record of rank 0: this member is lost, or has left the others before the end.  `wait`: how long those that are
+    lost are waited for, and what follows; None: nobody waits for them."""
+
+    rank: int
+    node: str
+    why: str
+    wait: LossWait | None
+
+
 class Losses(NamedTuple):
     """`first`, `newest`: when members were lost while the group waits; None: never.  `missing`: those that are missing
     now, and since when."""

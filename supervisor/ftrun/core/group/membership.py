@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, get_args
 
 from ftrun.core.group.lease import Place
-from ftrun.core.group.losses import Losses, LossWait
+from ftrun.core.group.losses import Losses, NodeLost, NodeNote
 from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Life, MemberReport, Pulse, Starter
 from ftrun.core.group.root_cause import FirstSuspect, MemberLost, MemberState
 from ftrun.core.machine.values import Reason
@@ -109,22 +109,6 @@ class RefuseMember(NamedTuple):
     rank: int
     life: str
     why: str
-
-
-class NodeNote(NamedTuple):
-    """A line for the records of rank 0."""
-
-    what: str
-
-
-class NodeLost(NamedTuple):
-    """A record of rank 0: this member is lost, or has left the others before the end.  `wait`: how long it is waited
-    for, and what follows; None: nobody waits for it."""
-
-    rank: int
-    node: str
-    why: str
-    wait: LossWait | None
 
 
 GroupEffect = SendOrder | RefuseMember | NodeNote | NodeLost

@@ -15,7 +15,6 @@ from typing import Final
 from ftrun.core.group.messages import EpochRanks, Places, Ranks
 from ftrun.core.machine.values import RankPlace
 
-MOST_RUNS: Final = 2048  # pairs in an order, which has to fit into a message
 MOST_PAIRS: Final = 2048  # in an order, which has to fit into a message
 
 
@@ -83,7 +82,7 @@ def agree(offers: Sequence[tuple[str, Ranks | None]]) -> EpochRanks | str | None
             counts.append((1, offer.number))
     if first is None:
         return None
-    if len(counts) > MOST_RUNS:
+    if len(counts) > MOST_PAIRS:
         return f"the number of ranks (--nproc-per-node) changes {len(counts) - 1} times from one member to the next"
     return EpochRanks(first.address, first.port, tuple(counts))
 

@@ -209,7 +209,8 @@ def _on_deadline_reached_stopping(job: Job, phase: Stopping, event: ev.DeadlineR
     if phase.stage in ("asked", "term"):
         return stopping.kill(job, phase.attempt, event.now, policy)
     if phase.stage == "kill":
-        return stopping.inspect(job, phase.attempt)
+        # SIGKILL has not ended the tree in time: list what is left.
+        return stopping.await_stage(job, phase.attempt, "inspect", None), (do.Inspect(),)
     if phase.stage == "devices":  # a probe that is stuck in its driver must not block the job
         problem = do.Persist("problem", (("what", "it is not known whether the devices are free; continuing"),))
         return restarting.start_or_finish(job, phase.attempt, event.now, policy, (problem,))
@@ -225,9 +226,7 @@ def _on_processes_survived(job: Job, phase: Stopping, event: ev.ProcessesSurvive
     processes that it left behind do not change its status.
     """
     want = job.want
-    if (
-        event.refused
-    ):  # final; but before a restart the grace is still waited for, as the processes may end by themselves
+    if event.refused:  # before a restart the grace is still waited for, as the processes may end by themselves
         final = phase.stage in ("kill", "inspect") or (phase.stage == "term" and isinstance(want, Finish))
     else:
         final = phase.stage == "inspect"
@@ -268,9 +267,8 @@ def _on_tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Polic
         if policy.membership.shared and job.want.asked:
             return restarting.ask_for_verdict(job, phase.attempt, event.now, written)
         if group_member.waits_for_verdict(job, policy):
-            return stopping.await_verdict(
-                job, phase.attempt, group_member.verdict_deadline(job, event.now, policy)
-            ), written
+            deadline = group_member.verdict_deadline(job, event.now, policy)
+            return stopping.await_stage(job, phase.attempt, "verdict", deadline), written
         return restarting.start_or_finish(job, None, event.now, policy, written)
     if device_faults.has_to_wait(job):
         return device_faults.begin_healing(job, phase.attempt, event.now, policy, written)

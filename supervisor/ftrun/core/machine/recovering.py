@@ -194,9 +194,8 @@ def handle_fault(job: Job, phase: Watched, event: ev.FaultReported, policy: Poli
     job, attempt, written = record_fault(job, before, event, policy)
     if fault.mark in before.counted_faults or (fault.acts and why_not_healable(job, fault, policy) is not None):
         return Recovery(job, attempt, written, None if fault.mark in before.counted_faults else "")
-    attempt = attempt._replace(
-        counted_faults=before.counted_faults
-    )  # the same fault may come again, and then counts as a new one
+    # The same fault may come again, and then counts as a new one.
+    attempt = attempt._replace(counted_faults=before.counted_faults)
     if fault.retry == "network":
         return _leave_to_library(job, attempt, fault, now, policy, written)
     return _retry(job, attempt, fault, now, policy, written)

@@ -118,7 +118,7 @@ def _refuse_epoch(job: Job, epoch: int, ranks: int) -> Outcome:
 
 def ask_for_verdict(job: Job, attempt: Attempt, now: float, written: Effects) -> Outcome:
     """A stop from outside may be the consequence of a verdict of another ftrun of this job: ask for it."""
-    return stopping.await_verdict(job, attempt, now + ANSWER), (*written, do.AskForVerdict())
+    return stopping.await_stage(job, attempt, "verdict", now + ANSWER), (*written, do.AskForVerdict())
 
 
 def release_devices(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
@@ -127,7 +127,7 @@ def release_devices(job: Job, attempt: Attempt | None, now: float, policy: Polic
     if attempt is None or not looks:
         return start_or_finish(job, attempt, now, policy, written)
     deadline = now + (policy.limits.device_timeout or 0.0) + ANSWER
-    return stopping.await_devices(job, attempt, deadline), (*written, do.Release())
+    return stopping.await_stage(job, attempt, "devices", deadline), (*written, do.Release())
 
 
 def start_or_finish(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:

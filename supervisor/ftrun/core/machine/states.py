@@ -52,13 +52,16 @@ class Suspect(NamedTuple):
     deadline: float | None = None
 
 
+Stage = Literal["asked", "term", "kill", "inspect", "devices", "verdict"]
+
+
 class Stopping(NamedTuple):
     """The process tree is being stopped: by a signal from outside (`asked`), by ftrun with SIGTERM (`term`) or SIGKILL
     (`kill`), or ftrun lists the processes that SIGKILL did not end (`inspect`).  Or the tree has ended, and ftrun waits
     until its devices are free (`devices`), or for the verdict of other nodes (`verdict`)."""
 
     attempt: Attempt
-    stage: Literal["asked", "term", "kill", "inspect", "devices", "verdict"]
+    stage: Stage
     deadline: float | None = None
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ftrun.core.machine import effects as do
-from ftrun.core.machine.states import Blame, Done, Finish, Job, Restart, Stopping
+from ftrun.core.machine.states import Blame, Done, Finish, Job, Restart, Stage, Stopping
 from ftrun.core.machine.values import Attempt, Cause, Fault, Ledger
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
@@ -223,24 +223,14 @@ def kill(job: Job, attempt: Attempt, now: float, policy: Policy) -> Outcome:
     return job._replace(phase=killing), (do.Persist("stopping", (("by", "SIGKILL"),)), do.Kill())
 
 
-def inspect(job: Job, attempt: Attempt) -> Outcome:
-    """SIGKILL has not ended the tree in time: list what is left."""
-    return job._replace(phase=Stopping(attempt, "inspect")), (do.Inspect(),)
-
-
 def await_end(job: Job, attempt: Attempt, now: float, grace: float | None) -> Job:
     """The command was asked from outside to end; it gets `grace` seconds, or (None) as long as it needs."""
-    return job._replace(phase=Stopping(attempt, "asked", deadline_after(now, grace)))
+    return await_stage(job, attempt, "asked", deadline_after(now, grace))
 
 
-def await_devices(job: Job, attempt: Attempt, deadline: float) -> Job:
-    """The tree is dead; wait until its devices are free."""
-    return job._replace(phase=Stopping(attempt, "devices", deadline))
-
-
-def await_verdict(job: Job, attempt: Attempt, deadline: float | None) -> Job:
-    """The tree is dead; wait for the verdict of other nodes."""
-    return job._replace(phase=Stopping(attempt, "verdict", deadline))
+def await_stage(job: Job, attempt: Attempt, stage: Stage, deadline: float | None) -> Job:
+    """Wait for what ends this stage."""
+    return job._replace(phase=Stopping(attempt, stage, deadline))
 
 
 def finish(job: Job, want: Finish) -> Outcome:

@@ -289,9 +289,7 @@ class Attempt(NamedTuple):
     idle: Idle = Idle()
     first_beat: float | None = None
     inherited: tuple[SavedFile, ...] = ()
-    counted_faults: tuple[
-        tuple[str, ...], ...
-    ] = ()  # marks of the faults already counted; a repeated fault counts once
+    counted_faults: tuple[tuple[str, ...], ...] = ()  # marks of faults already counted: a repeated one counts once
     fault: Fault | None = None  # a user-induced fault that was seen while training still moved
     fault_at: float = 0.0
     cannot_beat: bool = False  # missing heartbeats do not count: processes cannot send any, or they are not seen
@@ -411,11 +409,8 @@ class Ledger(NamedTuple):
         return self.start_cnt + self.replacements
 
     def count(self, cause: Cause) -> int:
-        return {"hang": self.hang, "fault": self.fault, "failure": self.failure}[cause]
+        return int(getattr(self, cause))
 
     def counted(self, cause: Cause) -> "Ledger":
-        if cause == "hang":
-            return self._replace(hang=self.hang + 1)
-        if cause == "fault":
-            return self._replace(fault=self.fault + 1)
-        return self._replace(failure=self.failure + 1)
+        counts: dict[str, Any] = {cause: self.count(cause) + 1}
+        return self._replace(**counts)

@@ -19,6 +19,7 @@ from ftrun import __version__
 from ftrun.config.option_table import ConfigError
 from ftrun.core.group import coordinator, membership
 from ftrun.core.group.lease import Place
+from ftrun.core.group.losses import NodeLost, NodeNote
 from ftrun.core.group.messages import MOST_LIVES, Life, MemberReport, Pulse, Starter
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.text.durations import seconds
@@ -537,10 +538,10 @@ class CoordinatorLink:
                     peer = self._peers.get(rank, {}).get(life)
                     if peer is not None:
                         peer.refused = why
-                case membership.NodeNote(what):
-                    self._lines.send(messages.GroupNote(what[:MAX_PROBLEM_LENGTH]))
-                case membership.NodeLost(rank, node, why, wait):
-                    self._lines.send(messages.LostMember(rank, node, why[:MAX_PROBLEM_LENGTH], wait))
+                case NodeNote(what):
+                    self._lines.send(effect._replace(what=what[:MAX_PROBLEM_LENGTH]))
+                case NodeLost(why=why):
+                    self._lines.send(effect._replace(why=why[:MAX_PROBLEM_LENGTH]))
 
     def _send_order(self) -> None:
         """Send the current order to all members and to PID 1, if it has changed."""

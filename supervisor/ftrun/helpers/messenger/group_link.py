@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place
+from ftrun.core.group.losses import NodeNote
 from ftrun.core.group.messages import MemberReport
 from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger.known_lives import KnownLives
@@ -258,7 +259,7 @@ class GroupLink:
             self._lines.send(messages.Tenure(found))
 
     def _note(self, what: str) -> None:
-        self._lines.send(messages.GroupNote(what))
+        self._lines.send(NodeNote(what))
 
     # --- the links ----------------------------------------------------------------------------------------------------
 

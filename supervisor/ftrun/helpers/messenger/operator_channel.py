@@ -11,11 +11,12 @@ from typing import Final, cast
 import zmq
 
 from ftrun import __version__
+from ftrun.core.machine.effects import AnswerOperator
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import ProtocolLines
 from ftrun.messages import operator
 from ftrun.messages.group_view import FilePart, FileRequest
-from ftrun.messages.messenger import OperatorAnswer, OperatorRequest, Verb
+from ftrun.messages.messenger import OperatorRequest, Verb
 
 BATCH: Final = 64  # messages that are read before other work is done
 MAX_PENDING: Final = 16  # requests that wait for a reply
@@ -80,7 +81,7 @@ class OperatorChannel:
             self._receive(frames, now)
         self._more = True
 
-    def reply(self, answer: OperatorAnswer) -> None:
+    def reply(self, answer: AnswerOperator) -> None:
         """Send the decision of PID 1."""
         pending = self._pending.pop(answer.id, None)
         if pending is not None:

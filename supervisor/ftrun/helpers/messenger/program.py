@@ -12,12 +12,13 @@ import time
 from functools import partial
 from typing import Any, Final
 
+from ftrun.core.machine.effects import AnswerOperator
 from ftrun.helpers.lines import ProtocolLines, helper
 from ftrun.helpers.messenger.imports import ImportsSeeker
 from ftrun.helpers.messenger.paces import Paces
 from ftrun.helpers.messenger.steps import Steps, read_slots
 from ftrun.messages import peers
-from ftrun.messages.messenger import EVENTS, REQUESTS, AttemptNumber, ChangedReport, OperatorAnswer, SeekImports
+from ftrun.messages.messenger import EVENTS, REQUESTS, AttemptNumber, ChangedReport, SeekImports
 
 MEMORY: Final = 96 << 20  # bytes; it needs 10 MiB
 MEMORY_PER_MEMBER: Final = 160 << 10  # further bytes for each member at rank 0; it needs 66 KiB, and UNREAD messages
@@ -77,7 +78,7 @@ def main(argv: list[str], lines: ProtocolLines) -> None:
                         link.set_report(peers.bounded(report), now)
                     case SeekImports() if seeker is not None:
                         seeker.begin(now)
-                    case OperatorAnswer():
+                    case AnswerOperator():
                         channel.reply(request)
             channel.process(now)
             if publisher.fd in ready:

@@ -103,8 +103,6 @@ class Probe:
     def _handle(self, request: messages.ProbeRequest) -> None:
         now = time.monotonic()
         match request:
-            case messages.SampleNow():
-                self._report_due = 0.0
             case messages.Free():
                 self._freeing, self._extra_sample_due = (request, now + request.timeout), 0.0
             case messages.Clear():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.config.derived import state_dir
 from ftrun.core.group import lease
+from ftrun.core.group.losses import NodeLost, NodeNote
 from ftrun.core.group.messages import MISSED_PULSES, GroupOrder, MemberReport
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
@@ -64,7 +65,7 @@ class MessengerClient(Client[messages.MessengerEvent]):
         self.send(messages.AttemptNumber(self.context.attempt))
 
     def answer(self, answer: do.AnswerOperator) -> None:
-        self.send(messages.OperatorAnswer(*answer))
+        self.send(answer)
 
 
 class GroupMessengerClient(MessengerClient):
@@ -134,9 +135,9 @@ class GroupMessengerClient(MessengerClient):
                     return [ev.CoordinatorLost(now, self._refusal, True)]
                 if over and self._last_contact is None:
                     return [ev.CoordinatorLost(now, f"{self._refusal}; the group has ended")]
-            case messages.GroupNote(what):
+            case NodeNote(what):
                 self._note(what)
-            case messages.LostMember(member, node, why, wait):
+            case NodeLost(member, node, why, wait):
                 fields: tuple[tuple[str, object], ...] = (("member", member), ("node", node), ("why", why))
                 if wait is not None:
                     fields += (("wait", wait.left), ("then", wait.then))

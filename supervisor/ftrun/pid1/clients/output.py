@@ -24,7 +24,8 @@ class OutputClient(Client[messages.OutputEvent]):
         self.tail_requested = self._further = False
         self._attempt: messages.AttemptBegins | None = None  # the one that was spawned last
         self.tail: tuple[str, ...] = ()
-        arguments = captured.arguments(self.context.work_dir.output)
+        # Where the run dir is in the end, since this helper may wait for a disk, and the output may be large.
+        arguments = captured.arguments(self.context.work_dir.given)
         self.context.helpers.add(self.name, *arguments, passed=captured.descriptors, lasting=True)
 
     def handle(self, message: messages.OutputEvent, now: float) -> list[ev.Event]:

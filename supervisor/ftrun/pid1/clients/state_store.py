@@ -31,9 +31,8 @@ class StateStoreClient(Client[messages.StoreEvent]):
         self._kept: object = None  # the part of the ledger that was sent last
         self._again: set[Occurrence] = set()  # faults that were sent a second time
         self._final: str | None = None
-        self._verdict: messages.SharedVerdict | None = (
-            None  # until the helper confirms it, because the helper may be restarted
-        )
+        # Until the helper confirms it, because the helper may be restarted.
+        self._verdict: messages.SharedVerdict | None = None
         self._alone = False
         self._warned = False  # the user was informed that nothing outlives the pod
         work_dir = self.context.work_dir
