@@ -143,3 +143,10 @@ def test_a_choice_that_is_missing_is_one_line() -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "\\" not in done.stderr
     assert "bash, zsh" in done.stderr
+
+
+def test_an_empty_run_dir_does_not_name_another_run() -> None:
+    for words in (("status", "--run-dir", ""), ("--run-dir", "", "status")):
+        done = ftctl(*words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "ftctl: Invalid value for '--run-dir': it is empty\n"
