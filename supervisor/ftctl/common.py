@@ -23,8 +23,12 @@ def _folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any
 
 
 def _of_group(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The run dir that is given after the verb, or before it: `ftctl --run-dir DIR VERB` is understood as well."""
-    return value if value is not None or ctx.parent is None else ctx.parent.params.get("run_dir")
+    """The run dir that is given after the verb, or before it: `ftctl --run-dir DIR VERB` is understood as well.  An
+    empty one, as of a variable without a value, must not name whatever runs here."""
+    given = value if value is not None or ctx.parent is None else ctx.parent.params.get("run_dir")
+    if given == "":
+        raise click.BadParameter("it is empty")
+    return given
 
 
 RUN_DIR = click.option(

@@ -105,7 +105,7 @@ def main() -> None:
         sys.stdout.flush()
     except click.ClickException as error:
         before = isinstance(error, click.NoSuchOption) and error.option_name == "--json" and sys.argv[1:2] == ["--json"]
-        _refuse("--json comes after the verb" if before else error.format_message())
+        _refuse("--json comes after the verb" if before else " ".join(error.format_message().split()))
         code = 2
     except (NoRunDir, UserError) as error:
         _refuse(str(error))

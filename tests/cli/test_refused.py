@@ -14,8 +14,8 @@ from support.runs import DEADLINE, FTRUN, Runs
 # Seccomp filters (seccomp(2)) that answer system calls with an errno, and then ftrun.
 FILTER = """
 import ctypes, os, platform, struct, sys
-names = "waitid", "fallocate", "setpgid", "setsid"
-numbers = {"x86_64": (247, 285, 109, 112), "aarch64": (95, 47, 154, 157)}[platform.machine()]
+names = "waitid", "fallocate", "setpgid", "setsid", "getpgid"
+numbers = {"x86_64": (247, 285, 109, 112, 121), "aarch64": (95, 47, 154, 157, 155)}[platform.machine()]
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
 for name in sys.argv[1].split(","):
@@ -44,8 +44,9 @@ def test_refused_waitid_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_refused_fallocate_is_no_obstacle(tmp_path: Path) -> None:
-    done = refused("fallocate", tmp_path)
+@pytest.mark.parametrize("call", ["fallocate", "getpgid"])
+def test_refused_call_is_no_obstacle(tmp_path: Path, call: str) -> None:
+    done = refused(call, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")
 
 

@@ -136,3 +136,17 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_json_is_understood_after_the_verb_alone() -> None:
     done = ftctl("--json", "status")
     assert (done.returncode, json.loads(done.stdout)) == (2, {"ok": False, "why": "--json comes after the verb"})
+
+
+def test_a_choice_that_is_missing_is_one_line() -> None:
+    done = ftctl("completion")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "\\" not in done.stderr
+    assert "bash, zsh" in done.stderr
+
+
+def test_an_empty_run_dir_does_not_name_another_run() -> None:
+    for words in (("status", "--run-dir", ""), ("--run-dir", "", "status")):
+        done = ftctl(*words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "ftctl: Invalid value for '--run-dir': it is empty\n"

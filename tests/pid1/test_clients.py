@@ -69,6 +69,9 @@ def test_a_malformed_message_is_one_problem_that_names_the_helper(clients: Clien
     assert clients.problems() == [(name, f"malformed message: {what}") for what in dict.fromkeys(MALFORMED.values())]
     assert clients.receive(name, b'{"event": "problem", "what": "w"}') == []
     assert clients.problems() == [(name, "w")]
+    ends = b'{"event": "problem", "what": "unexpected error: no thread"}'  # each time that it is started
+    assert clients.receive(name, ends, ends) == []
+    assert clients.problems() == [(name, "unexpected error: no thread")]
 
 
 def test_of_a_helper_that_has_ended_nothing_is_kept(clients: Clients) -> None:

@@ -58,6 +58,7 @@ def test_files_that_no_ftrun_of_this_version_wrote_are_left_out(tmp_path: Path) 
     (folder / "wrong.json").write_text(json.dumps(known | {"attempts": 7}))
     assert [life.key for life in schedules.read(str(tmp_path))] == ["more", "n-1-2"]
     assert schedules.read(str(tmp_path / "missing")) == []
+    assert schedules.read("/\ud800") == [], "it cannot be encoded"
 
 
 def test_an_attempt_that_was_ended_for_another_member_says_why() -> None:

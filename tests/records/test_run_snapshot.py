@@ -158,6 +158,17 @@ def test_what_a_job_waits_for_is_shown(run: MadeRun) -> None:
     assert str(seen(run).next).startswith("It would be suspected after 30m"), "and no line says that it works"
 
 
+def test_between_two_rounds_the_next_one_is_announced_and_no_work(run: MadeRun) -> None:
+    without_options(run)
+    run.rank(0, moved=3, step=9)
+    began = {"number": 1, "rung": "retry", "since": run.now - 3, "began": run.now - 30}
+    run.attempt["rounds"] = began | {"stage": "meeting", "replacing": [], "awaited": [1], "why": "rank 0 asks for it"}
+    run.status["deadline"] = run.now + 12
+    assert seen(run).next == "The next round of the ranks, or the next level of recovery in 12s."
+    run.attempt["rounds"]["stage"] = "proving"
+    assert str(seen(run).next).startswith("The command works")
+
+
 def test_where_looks_fail_no_line_says_that_deadlocks_are_found(run: MadeRun) -> None:
     run.limits = run.limits._replace(hang=None, auto=True, idle=1800.0)
     run.status["phase"], run.attempt["look_failed"] = "starting", "whether the job hangs is not known: no memory"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ftrun.messages.codec import Malformed, Protocol
-from ftrun.messages.helpers import REQUEST_LIMIT, Problem
+from ftrun.messages.helpers import REQUEST_LIMIT, UNEXPECTED, Problem
 
 MAX_PROBLEMS: Final = 64  # distinct problems that one helper reports
 MAX_PROBLEM_LENGTH: Final = 1000  # characters of one problem
@@ -100,7 +100,7 @@ def helper(events: Protocol[Any], requests: Protocol[Any] = NO_REQUESTS) -> Call
                 return 0
             except Exception as error:
                 try:
-                    lines.problem(f"unexpected error: {error!r}")
+                    lines.problem(f"{UNEXPECTED}{error!r}")
                 except OSError:
                     pass
                 return 1

@@ -76,6 +76,11 @@ class Tree:
         """Return the process group for another process of the command; 0: one of its own."""
         return self.group if self.group and any(_group(pid) == self.group for pid in self.processes) else 0
 
+    @staticmethod
+    def is_in_own_group(pid: int) -> bool:
+        """Return whether a process is in the process group of ftrun."""
+        return _group(pid) == os.getpgrp()
+
     def is_below(self, pid: int, local_rank: int) -> bool:
         """Return whether a process is the process of this rank, or descends from it."""
         for _ in range(ANCESTORS):

@@ -6,6 +6,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 
 LINE_LIMIT: Final = 65536  # bytes of a line from a helper
+UNEXPECTED: Final = "unexpected error: "  # begins the problem of which a helper ends
 REQUEST_LIMIT: Final = 1 << 20  # bytes of a request to a helper
 
 

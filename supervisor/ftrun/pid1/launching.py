@@ -187,7 +187,7 @@ class Launcher:
         """A new process; `reporting`: see `spawn.spawn`.  Raises OSError or ValueError."""
         setup = self._setup
         child = spawn.spawn(start, setup.signals.inherited, setup.tree.joinable_group(), reporting)
-        if not self._shares_group and os.getpgid(child.pid) == os.getpgrp():
+        if not self._shares_group and setup.tree.is_in_own_group(child.pid):
             why = "setpgid is refused here (seccomp?): the command is in the process group of ftrun"
             self._shares_group = True
             setup.journal.log(why)

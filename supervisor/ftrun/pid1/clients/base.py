@@ -17,7 +17,7 @@ from ftrun.host.reaper import ChildChange
 from ftrun.host.tree import Tree
 from ftrun.host.work_dir import WorkDir
 from ftrun.messages.codec import Malformed, Protocol
-from ftrun.messages.helpers import Problem
+from ftrun.messages.helpers import UNEXPECTED, Problem
 
 if TYPE_CHECKING:
     from typing import Protocol as StructuralType
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 SETTLED: Final = 1.0  # s until work without urgency is done, so that it does not slow down the command's start
 PERIODS: Final = 10  # samples in an idle timeout
 SHORTEST_PERIOD, LONGEST_PERIOD = 0.2, 60.0  # s
-REFUSALS: Final = 16  # different malformed messages of one helper that are recorded
+REFUSALS: Final = 16  # different malformed messages and unexpected errors of one helper that are recorded
 PreparedRecord = tuple[str, tuple[tuple[str, object], ...], str | None]  # name, fields, and a line for the operator
 Message = TypeVar("Message", bound=tuple[Any, ...])
 
@@ -171,15 +171,19 @@ class Client(Generic[Message]):
         try:
             message = self.events.load(line)
         except Malformed as why:
-            if len(self._refused) < REFUSALS and str(why) not in self._refused:
-                self._refused.add(str(why))
-                self.problem(f"malformed message: {why}")
+            self._problem_once(f"malformed message: {why}")
             return None
         if isinstance(message, Problem):
-            self.problem(message.what)
+            once = message.what.startswith(UNEXPECTED)  # of a helper that may end so each time that it is started
+            (self._problem_once if once else self.problem)(message.what)
             return None
         found: Message = message
         return found
+
+    def _problem_once(self, what: str) -> None:
+        if len(self._refused) < REFUSALS and what not in self._refused:
+            self._refused.add(what)
+            self.problem(what)
 
     def send(self, request: tuple[Any, ...]) -> None:
         self.context.helpers.send(self.name, self.requests.dump(request))

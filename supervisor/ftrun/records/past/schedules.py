@@ -149,7 +149,7 @@ def names(folder: str) -> list[str]:
     try:
         with os.scandir(f"{folder}/{FOLDER}") as entries:
             found = [(entry.stat().st_mtime, entry.name) for entry in entries if entry.name.endswith(".json")]
-    except OSError:
+    except (OSError, ValueError):  # a path that this locale cannot encode
         return []
     return [name for _, name in sorted(found, reverse=True)]
 

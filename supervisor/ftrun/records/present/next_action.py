@@ -66,6 +66,10 @@ def _next_action(
         return None, "the command is stopped by job control: no timeout runs until it continues"
     if phase == "suspect":
         return _within(_proof(status.finding), left, " at the latest; evidence is being collected")
+    rounds = None if status.attempt is None else status.attempt.rounds
+    if rounds is not None and rounds.stage in ("settling", "meeting"):  # nobody is expected to move
+        otherwise = "" if left is None else f", or the next level of recovery in {durations.seconds(left)}"
+        return left, f"the next round of the ranks{otherwise}"
     return _suspicion(live, limits, status.attempt is not None and bool(status.attempt.wait))
 
 
