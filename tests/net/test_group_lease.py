@@ -186,6 +186,23 @@ def test_a_holder_that_was_suspended_comes_back_as_a_member(hosts: Make) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_member_that_was_suspended_until_the_others_had_ended_ends_as_they_did(hosts: Make, victim: int) -> None:
+    group = at_work(hosts, wait="20s")
+    stopped = [group.rank(victim).pid, *children_of(group.rank(victim).pid)]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    group.until_started(2, nodes=2, timeout=3 * LENGTH + 60)
+    group.finish()
+    others = [group.rank(rank) for rank in range(3) if rank != victim]
+    assert [one.wait() for one in others] == [0, 0]
+    for pid in reversed(stopped):
+        os.kill(pid, signal.SIGCONT)
+    assert group.rank(victim).wait() == 0
+    assert group.rank(victim).verdict["verdict"] == "succeeded"
+
+
+@pytest.mark.slow
 def test_a_job_that_was_suspended_as_a_whole_goes_on(hosts: Make) -> None:
     """For longer than the lease, of which nobody has taken the next place meanwhile."""
     group = at_work(hosts)
