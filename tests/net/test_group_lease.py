@@ -19,7 +19,7 @@ from ftrun.helpers.messenger.group_link import QUIET
 from net.test_group_fewer import QUICK, members, until_spare
 from net.test_group_view import ftctl
 from support.group_runs import Group
-from support.hosts import Hosts
+from support.hosts import PORT, Hosts
 from support.runs import children, wait_for
 
 Make = Callable[[int], Hosts]
@@ -135,6 +135,16 @@ def test_all_train_again_within_one_lease_after_the_loss_of_member_0(hosts: Make
         assert group.rank(0).named("exited")
         here.hosts[0].restore()
         until_spare(group, 0)
+    group.finish()
+    group.must_end(0, epochs=[1, 2])
+
+
+@pytest.mark.slow
+def test_a_holder_that_nobody_hears_is_taken_in_again_with_one_restart(hosts: Make) -> None:
+    """It hears the others, and sees who has taken its lease before the next epoch begins."""
+    group = at_work(hosts)
+    group.hosts.hosts[0].network.ip(f"rule add pref 10 ipproto tcp sport {PORT} blackhole")
+    group.until_started(2, timeout=2 * LENGTH + 60)
     group.finish()
     group.must_end(0, epochs=[1, 2])
 
