@@ -208,9 +208,10 @@ class GroupLink:
         place = keeper.place
         takes_at = keeper.takes_at({})
         if place is not None:
-            binding = lease.is_binding(place)
+            # A coordinator that hears nobody stops renewing soon: one that goes on has only lost this member.
+            lives = keeper.is_renewed(now) and now >= link.lease_heard[1] + 2 * QUIET
             link.view.holder = place.rank
-            link.view.takeover = keeper.watch.since + keeper.length if binding else 0.0
+            link.view.takeover = 0.0 if lives or not lease.is_binding(place) else keeper.watch.since + keeper.length
             if keeper.proved and link.lease_view is None:
                 link.lease_view = self._lease_view
         host = link.own_host
