@@ -58,6 +58,19 @@ def test_a_schedule_that_ended_with_196_has_no_clear_fault() -> None:
         assert finish(job, finish_with(verdict, "a fault"))[0].ledger.faulted is faulted
 
 
+def test_a_member_that_had_succeeded_says_why_it_starts_again() -> None:
+    policy = Policy(membership=Policy().membership._replace(group=True, member=1, node="b"))
+    order = ev.GroupOrderReceived(5.0, GroupOrder(1, "run"))
+    ended = ev.CommandExited(7.0, 0), ev.TreeEnded(8.0)
+    job = after(Job(), policy, ev.Started(0.0), order, ev.CommandSpawned(6.0, 7), *ended)
+    open_stop = GroupOrder(1, "stop", "member 2 (c): rank 2 stopped", node="c")
+    job, effects = decide(job, ev.GroupOrderReceived(9.0, open_stop), policy)
+    assert (type(job.phase), [one for one in effects if isinstance(one, do.LogLine)]) == (Stopping, [])
+    job, effects = decide(job, ev.GroupOrderReceived(10.0, open_stop._replace(cause="hang")), policy)
+    lines = [one.text for one in effects if isinstance(one, do.LogLine)]
+    assert (type(job.phase), lines) == (Pending, ["the first failure: member 2 (c): rank 2 stopped"])
+
+
 def test_a_spare_does_not_promise_a_restart() -> None:
     """Its answer must not be that of a member whose command starts soon."""
     policy = Policy(membership=Policy().membership._replace(group=True, member=2))

@@ -414,6 +414,24 @@ def test_a_member_that_can_never_join_is_refused_finally_unless_the_group_lacks_
     assert refused() is False, "it lacks a member"
 
 
+@pytest.mark.parametrize("mended", quick([False, True]))
+def test_a_group_that_does_not_form_names_the_node_whose_options_do_not_fit(
+    make: Callable[[int], Group], mended: bool
+) -> None:
+    """`mended`: it has come again with those of the others, and only member 2 is missing."""
+    group = make(3)
+    zero = group.node(0, wait=15.0)
+    zero.report("ready")
+    misfit = group.node(1, life="other", size=5)
+    misfit.report("ready")
+    zero.problem("member 1 (node1) was refused")
+    misfit.process.kill()  # it has ended with 2
+    if mended:
+        group.node(1).report("ready")
+    why = "it is in a group of 5, and rank 0 in one of 3"
+    assert (f"; member 1 (node1) was refused: {why}" in zero.ordered("end").why) is not mended
+
+
 def test_a_group_that_ends_refuses_no_node_finally(make: Callable[[int], Group]) -> None:
     """It may belong to an earlier schedule, and the refused node to the next."""
     group = make(2)

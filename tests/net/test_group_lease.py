@@ -19,7 +19,7 @@ from ftrun.helpers.messenger.group_link import QUIET
 from net.test_group_fewer import QUICK, members, until_spare
 from net.test_group_view import ftctl
 from support.group_runs import Group
-from support.hosts import Hosts
+from support.hosts import PORT, Hosts
 from support.runs import children, wait_for
 
 Make = Callable[[int], Hosts]
@@ -140,6 +140,16 @@ def test_all_train_again_within_one_lease_after_the_loss_of_member_0(hosts: Make
 
 
 @pytest.mark.slow
+def test_a_holder_that_nobody_hears_is_taken_in_again_with_one_restart(hosts: Make) -> None:
+    """It hears the others, and sees who has taken its lease before the next epoch begins."""
+    group = at_work(hosts)
+    group.hosts.hosts[0].network.ip(f"rule add pref 10 ipproto tcp sport {PORT} blackhole")
+    group.until_started(2, timeout=2 * LENGTH + 60)
+    group.finish()
+    group.must_end(0, epochs=[1, 2])
+
+
+@pytest.mark.slow
 def test_a_folder_that_stalls_disturbs_nobody_and_nobody_takes_over_in_it(frozen_disk: FrozenDisk, hosts: Make) -> None:
     here = hosts(3)
     group = Group(here, *QUICK, wait="600s", shape="2:3", options=sharing(here, frozen_disk.view))
@@ -183,6 +193,23 @@ def test_a_holder_that_was_suspended_comes_back_as_a_member(hosts: Make) -> None
     group.finish()  # of what was suspended the book says that it overlaps, although it could do nothing
     assert [group.rank(rank).wait() for rank in range(3)] == [0, 0, 0]
     assert group.book.epochs == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_member_that_was_suspended_until_the_others_had_ended_ends_as_they_did(hosts: Make, victim: int) -> None:
+    group = at_work(hosts, wait="20s")
+    stopped = [group.rank(victim).pid, *children_of(group.rank(victim).pid)]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    group.until_started(2, nodes=2, timeout=3 * LENGTH + 60)
+    group.finish()
+    others = [group.rank(rank) for rank in range(3) if rank != victim]
+    assert [one.wait() for one in others] == [0, 0]
+    for pid in reversed(stopped):
+        os.kill(pid, signal.SIGCONT)
+    assert group.rank(victim).wait() == 0
+    assert group.rank(victim).verdict["verdict"] == "succeeded"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from ftrun.config.group_config import Group
-from ftrun.core.group.messages import MemberReport
+from ftrun.core.group.messages import GroupOrder, MemberReport
 from ftrun.core.machine import events as ev
 from ftrun.core.rules.policy import Policy
 from ftrun.host.helpers import HelperLine
@@ -152,6 +152,20 @@ def test_a_coordinator_whose_lease_ends_stops_its_ranks_also_if_its_messenger_sa
     assert client.settle(began + 100.0) == []  # it was suspended, and may renew its lease
     client.handle(messenger.Tenure(0.0), began + 100.1)
     assert client.settle(began + 100.1) != []
+
+
+def test_a_former_coordinator_works_on_by_the_order_of_the_one_that_has_taken_its_lease() -> None:
+    """Its ranks had stopped before, so that nothing was left to stop when it heard of that."""
+    client, now = group_messenger(), time.monotonic()
+    client.handle(messenger.Contact(0.0), now)
+    ready = client._sent = MemberReport(0, "life", 1, "node", "boot", 3, "ready")
+    client.handle(messenger.Tenure(0.0), now)
+    client.handle(messenger.ChangedOrder(GroupOrder(4, "run")), now)
+    client._sent = ready._replace(epoch=4, state="running")
+    assert client.settle(now) == []
+    client.handle(messenger.Tenure(0.0), now)
+    client.handle(messenger.ChangedOrder(GroupOrder(4, "run")), now)
+    assert [type(event) for event in client.settle(now)] == [ev.GroupOrderReceived]
 
 
 @pytest.mark.parametrize("answered", [False, True])

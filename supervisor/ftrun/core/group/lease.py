@@ -22,7 +22,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from ftrun.core.group.messages import Places
+from ftrun.core.group.messages import GroupEnd, Places
 from ftrun.core.named_tuple import NamedTuple
 
 RENEWAL: Final = 2.0  # s between two renewals
@@ -36,7 +36,7 @@ Witness = tuple[int, str]  # a member, and the life of its ftrun
 class Place(NamedTuple):
     """One place in the folder, as its holder wrote it.  `life`, `node`, `boot`: of the holder's ftrun; `endpoint`:
     where its coordinator is reached.  `epoch`, `places`: of the group then.  `former`: the holders before it since that
-    epoch began.  `over`: the group has ended, and this lease with it.  `written`: a time for a person."""
+    epoch began.  `over`: the group has ended, and this lease with it; `end`: how.  `written`: a time for a person."""
 
     number: int
     rank: int
@@ -50,6 +50,7 @@ class Place(NamedTuple):
     former: tuple[Witness, ...] = ()
     over: bool = False
     written: float = 0.0
+    end: GroupEnd | None = None
 
 
 class Watch(NamedTuple):

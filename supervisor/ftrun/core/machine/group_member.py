@@ -71,6 +71,7 @@ class GroupMember(NamedTuple):
 def on_group_order_received(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy) -> Outcome:
     """Apply an order.  Each order is complete, so that a repeated one changes nothing."""
     order, before, epoch = event.order, job.order, job.ledger.epoch
+    waits = isinstance(job.want, Finish) and isinstance(phase, Stopping) and phase.stage == "verdict"
     job = job._replace(order=order)
     written: Effects = ()
     if before is None or any(getattr(order, name) != getattr(before, name) for name in RECORDED):
@@ -89,7 +90,8 @@ def on_group_order_received(job: Job, phase: Phase, event: ev.GroupOrderReceived
     if job.ledger.epoch != epoch or order.places:
         job = job._replace(places=order.places if order.epoch == job.ledger.epoch else ())
     job = job._replace(starter=_starter(job, order, epoch))
-    effects += _first_failure_line(job, before, order, policy)
+    overruled = waits and not isinstance(job.want, Finish)
+    effects += _first_failure_line(job, before, order, overruled, policy)
     news = before is None or order.paused != before.paused
     if order.paused is not None and news and order.paused != job.announced_pause:
         job, more = _apply_pause(job, event, policy)
@@ -105,12 +107,15 @@ def _starter(job: Job, order: GroupOrder, epoch: int) -> Starter | None:
     return named if known is None or known.life == named.life else known
 
 
-def _first_failure_line(job: Job, before: GroupOrder | None, order: GroupOrder, policy: Policy) -> Effects:
-    """While the command was being stopped, it has become certain that the failure began elsewhere."""
-    decided = before is not None and before.what == order.what == "stop" and before.cause is None is not order.cause
-    if not decided or before is None or before.why == order.why or order.node == policy.membership.node:
+def _first_failure_line(
+    job: Job, before: GroupOrder | None, order: GroupOrder, overruled: bool, policy: Policy
+) -> Effects:
+    """While the command was being stopped, it has become certain that the failure began elsewhere.  `overruled`: the
+    command had ended by itself, and nothing has been said yet."""
+    if order.node == policy.membership.node or not isinstance(job.phase, Stopping | Pending | Healing):
         return ()
-    if not isinstance(job.phase, Stopping | Pending | Healing):
+    decided = before is not None and before.what == order.what == "stop" and before.cause is None is not order.cause
+    if not overruled and (not decided or before is None or before.why == order.why):
         return ()
     return (do.LogLine(f"the first failure: {sentences.reason(order.why)}"),)
 

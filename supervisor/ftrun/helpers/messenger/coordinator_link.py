@@ -106,6 +106,7 @@ class CoordinatorLink:
         self._connections = MemberConnections(router, address.size, lines)
         self.sources = (router, self._connections.source)
         self._bound, self._unbound = False, ""  # the second: why not
+        self._misfit = "", ""  # the last node that can never join as it is, and why
         self._peers: dict[int, dict[str, MemberProcess]] = {}  # by rank and life
         self._by_id: dict[bytes, MemberProcess] = {}
         self._by_fd: dict[int, MemberProcess] = {}
@@ -303,13 +304,16 @@ class CoordinatorLink:
                 peer = self._by_id.get(id)
                 if peer is None or peer.hello_frame != content[0]:
                     peer = self._admit(content[0])
+                    self._misfit = self._misfit if self._misfit[0] != sender(content[0]) else ("", "")
                     self._attach(peer, id, int(frames[0].get(zmq.SRCFD)), now)
                 self._receive_report(peer, content[1:], now)
                 if peer.refused:
                     raise Malformed(peer.refused)
             except Malformed as why:
-                self._lines.problem(f"{sender(content[0])} was refused: {why}")
-                final = isinstance(why, peers.Incompatible) and self._can_refuse_finally(now)
+                who, final = sender(content[0]), isinstance(why, peers.Incompatible) and self._can_refuse_finally(now)
+                self._lines.problem(f"{who} was refused: {why}")
+                if final:
+                    self._misfit = who, f"{who} was refused: {why}"
                 over = self._ended_without if peer is not None and peer.refused else b""
                 self._send([id, peers.REFUSED, str(why).encode(), peers.FINAL if final else over])
                 continue
@@ -493,7 +497,7 @@ class CoordinatorLink:
             self._connections.fits(gave_up.split()[0])
             self._decide(membership.JoiningHindered(self._running(now), gave_up, True))
         elif not self._coordinator.epoch:
-            what = self._unbound or self._connections.misfit
+            what = self._unbound or self._connections.misfit or self._misfit[1]
             if what != self._coordinator.obstacle:
                 self._decide(membership.JoiningHindered(self._running(now), what))
 

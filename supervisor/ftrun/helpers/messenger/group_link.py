@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place
 from ftrun.core.group.losses import NodeNote
-from ftrun.core.group.messages import MemberReport
+from ftrun.core.group.messages import GroupEnd, GroupOrder, MemberReport
 from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger.known_lives import KnownLives
 from ftrun.helpers.messenger.lease_keeper import LeaseChange, LeaseKeeper
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LOOK: Final = 0.25  # s between two looks at what the lease requires
 QUIET: Final = 7.0  # s; members report at least every 4.5 s
+TOLD: Final = 2.0  # s in which the coordinator tells all that the group has ended; PID 1 waits for 8 after a suspension
 STEP: Final = 0.2  # s; PID 1 is informed when the end of a lease has changed by more
 
 
@@ -107,7 +108,9 @@ class GroupLink:
             if renewed and self._report is not None:
                 self._tell(self._report, now)
             self._link.process(now)
-        if keeper is not None and self._leading is not None and self._leading.group.order.what == "end":
+        if keeper is not None and self._following is not None and keeper.end is not None:
+            self._take_end(keeper, self._following, keeper.end, now)
+        elif keeper is not None and self._leading is not None and self._leading.group.order.what == "end":
             self._mark_end(keeper, self._leading, now)
         elif keeper is not None and now >= self._next:
             self._next = now + LOOK
@@ -181,7 +184,16 @@ class GroupLink:
         for a moment until the folder says so."""
         self._next = now + LOOK
         if link.marking:
-            keeper.take(self._endpoint, link.group.epoch, link.group.order.places, set(), all_new=True, over=True)
+            order = link.group.order
+            keeper.take(self._endpoint, order.epoch, order.places, set(), all_new=True, end=order.end)
+
+    def _take_end(self, keeper: LeaseKeeper, link: "MemberLink", end: GroupEnd, now: float) -> None:
+        """The group has ended.  Where this member was suspended, or cut off, nobody tells it any more."""
+        self._next, place = now + LOOK, keeper.place
+        if place is not None and now >= keeper.watch.since + TOLD and not link.over:
+            link.over = True
+            order = GroupOrder(place.epoch, "end", end.why, node=end.node, end=end, places=place.places)
+            self._lines.send(messages.ChangedOrder(order))
 
     def _held_until(self, keeper: LeaseKeeper, link: "CoordinatorLink") -> float:
         stamps = {who: self._own_stamp(view) for who, (view, _) in link.lease_views.items()}
@@ -197,9 +209,10 @@ class GroupLink:
         place = keeper.place
         takes_at = keeper.takes_at({})
         if place is not None:
-            binding = lease.is_binding(place)
+            # A coordinator that hears nobody stops renewing soon: one that goes on has only lost this member.
+            lives = keeper.is_renewed(now) and now >= link.lease_heard[1] + 2 * QUIET
             link.view.holder = place.rank
-            link.view.takeover = keeper.watch.since + keeper.length if binding else 0.0
+            link.view.takeover = 0.0 if lives or not lease.is_binding(place) else keeper.watch.since + keeper.length
             if keeper.proved and link.lease_view is None:
                 link.lease_view = self._lease_view
         host = link.own_host

@@ -13,8 +13,9 @@ from typing import Final
 
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place, Watch, Witness
-from ftrun.core.group.messages import Places
+from ftrun.core.group.messages import GroupEnd, Places
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.text import sentences
 from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger.transport import digest
 from ftrun.host import mounts, spawn
@@ -28,6 +29,7 @@ LONGEST: Final = 5.0  # s
 MOST: Final = 32  # witnesses, and pairs of places; a place has to fit into a pipe
 SINCE: Final = 5.0  # s that an answer of the clerk may have been under way
 AGAIN: Final = 1.0  # s until a failed attempt is repeated
+WHY: Final = 300  # characters
 
 
 class LeaseChange(NamedTuple):
@@ -48,6 +50,7 @@ class LeaseKeeper:
         self.proved = False  # this member can write there
         # It is the folder of the others: until that is known it may be an empty mount point.  A mount cannot be.
         self.shared, self._mounted = False, mounts.is_network_volume(address.folder)
+        self._kin = {address.life}  # lives of processes of this group
         self.bound: set[Witness] = set()  # of the newest own place, and of those that it may have taken
         self._tried: tuple[Place, Place | None, float] | None = None  # under way: what, before which, since when
         self._renewed, self._began = -math.inf, -math.inf
@@ -57,6 +60,7 @@ class LeaseKeeper:
         name = digest(f"{address.job}\0{address.endpoint}\0{address.size}".encode(), 8).hex()
         self._folder = f"{address.folder}/lease-{name}"
         look = min(max(LOOK, address.size / LOOKS_PER_SECOND), LONGEST)
+        self._usual = lease.RENEWAL + look + AGAIN  # s after which a renewal has been seen
         args = "\n".join(sys.path[:2]), self._folder, str(address.rank), str(look)
         self._words = [sys.executable, "-I", "-c", CODE.format(name="messenger.lease_clerk"), *args]
         self._unsure = 0, math.inf  # a place that may be taken, since its clerk died meanwhile, and since when
@@ -94,6 +98,10 @@ class LeaseKeeper:
         """Whether this member has just taken the lease over, so that the earlier witnesses may not have come yet."""
         return time.monotonic() < self._began + self.length
 
+    def is_renewed(self, now: float) -> bool:
+        """Whether the folder shows that the holder of the lease lives."""
+        return now < self.watch.since + self._usual
+
     def resumed(self, now: float) -> None:
         self.watch = lease.resumed(self.watch, now)
 
@@ -102,8 +110,19 @@ class LeaseKeeper:
         """Whether the folder says that this lease has ended with its group."""
         return self.holds and self.place is not None and self.place.over
 
+    @property
+    def end(self) -> GroupEnd | None:
+        """How the group of this process has ended, as another one of it has written."""
+        place = self.place
+        return None if place is None or place.life == self._address.life or not self._is_kin(place) else place.end
+
+    def _is_kin(self, place: Place) -> bool:
+        """Whether a process of this group has written this place, and not one of an earlier schedule of the job."""
+        return place.life in self._kin
+
     def heard(self, life: str, now: float) -> None:
         """A coordinator that has the lease has answered."""
+        self._kin |= {life} if life else set()
         self.watch = lease.heard(self.watch, life, now)
 
     def takes_at(self, lost: dict[Witness, float]) -> float:
@@ -131,10 +150,16 @@ class LeaseKeeper:
         return self._renewed > -math.inf
 
     def take(
-        self, endpoint: str, epoch: int, places: Places, found: set[Witness], all_new: bool = False, over: bool = False
+        self,
+        endpoint: str,
+        epoch: int,
+        places: Places,
+        found: set[Witness],
+        all_new: bool = False,
+        end: GroupEnd | None = None,
     ) -> None:
         """Try to take the next place; a change tells whether it succeeded.  One attempt at a time.  `all_new`: no
-        witness of before is in this group."""
+        witness of before is in this group.  `end`: the group has ended so."""
         now, before, address = time.monotonic(), self.place, self._address
         self.shared |= bool(found)
         if self._tried is not None or now < self._next or not self.proved:
@@ -145,7 +170,8 @@ class LeaseKeeper:
         witnesses = tuple(sorted(found - {self.me})[:MOST])
         kept = places if len(places) <= MOST else ()
         who = (address.rank, address.life, address.node, address.boot, endpoint)
-        mine = Place(0, *who, epoch, kept, witnesses, over=over, written=time.time())
+        end = end and end._replace(why=sentences.short(end.why, WHY))
+        mine = Place(0, *who, epoch, kept, witnesses, over=end is not None, written=time.time(), end=end)
         new = lease.next_place(before, mine, before is not None and epoch > before.epoch)
         try:
             os.write(self._to, peers.dump(new) + b"\n")  # less than a pipe takes at once
@@ -153,6 +179,7 @@ class LeaseKeeper:
             return  # its pipe is full, or it has ended
         self._tried = new, before, now
         self.bound |= {*new.witnesses}
+        self._kin |= {life for _, life in found}
 
     def changes(self, now: float) -> list[LeaseChange]:
         """The changes that the clerk has reported since the last call."""
@@ -219,6 +246,10 @@ class LeaseKeeper:
         if self._tried is not None and place.number >= self._tried[0].number and place.life != self._address.life:
             self._tried = None
         self.watch = lease.seen(self.watch, place, now)
-        if self.place is before or before is None or place.life == self._address.life or place.over:
+        if self.me in place.witnesses or self._is_kin(place):
+            self._kin |= {place.life, *(life for _, life in place.witnesses)}
+        if self.place is before or before is None or place.life == self._address.life:
+            return None
+        if place.over and not self._is_kin(place):
             return None
         return LeaseChange(False, before)

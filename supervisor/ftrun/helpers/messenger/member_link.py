@@ -86,7 +86,7 @@ class MemberLink:
         self._unanswered = 0  # consecutive connections without a reply in time
         self._secret: bytes | None = None  # the secret that the connection uses
         self._up = False  # there is a connection
-        self._over = False  # the last order ended the group
+        self.over = False  # the last order ended the group, or the shared folder says that it has ended
         self._left = self._cut = False
         now = time.monotonic()
         self._since = self._planned = now
@@ -121,7 +121,7 @@ class MemberLink:
     def _may_leave(self) -> bool:
         """Whether this member may leave without confirmation: the group ended, or rank 0 is lost or refuses it."""
         left = self._report is not None and self._report.state == "left"
-        return left and not self._left and (self._over or self._cut or bool(self._refusal))
+        return left and not self._left and (self.over or self._cut or bool(self._refusal))
 
     def set_report(self, report: MemberReport, now: float) -> None:
         """Set the report of PID 1, which is sent at once."""
@@ -198,7 +198,7 @@ class MemberLink:
             return
         self._unanswered = 0
         self._handshakes.failed(now)
-        if self._handshakes.count >= FAILED and not self._over:
+        if self._handshakes.count >= FAILED and not self.over:
             self._report_denied(now)
 
     def _report_denied(self, now: float) -> None:
@@ -281,7 +281,7 @@ class MemberLink:
             self._lines.send(messages.Contact(max(0.0, now - self._confirmed)))
         if frames[1] != self._order:
             self._ordered = order = peers.load_order(frames[1])
-            self._order, self._over = frames[1], order.what == "end"
+            self._order, self.over = frames[1], order.what == "end"
             self._ask_starter(order, now)
             self._lines.send(messages.ChangedOrder(self._located(order)))
         if self._ordered is not None and sent_at >= self._resumed:

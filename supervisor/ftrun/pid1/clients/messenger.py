@@ -118,6 +118,8 @@ class GroupMessengerClient(MessengerClient):
     def handle(self, message: messages.MessengerEvent, now: float) -> list[ev.Event]:
         match message:
             case messages.ChangedOrder(order):
+                if self._tenure == 0.0 and not self._is_at_work:
+                    self._tenure = None  # what starts from now on is by the order of the coordinator that has the lease
                 return [ev.GroupOrderReceived(now, order)]
             case messages.Contact(age):
                 self._contact(now - age, now)
@@ -157,10 +159,13 @@ class GroupMessengerClient(MessengerClient):
         return contact if tenure is None else tenure if contact is None else min(tenure, contact)
 
     @property
+    def _is_at_work(self) -> bool:
+        return self._sent is not None and self._sent.state in ("running", "fallen")
+
+    @property
     def _tenure_end(self) -> float | None:
         """When the ranks here stop, since another coordinator may begin an epoch."""
-        at_work = self._sent is not None and self._sent.state in ("running", "fallen")
-        if self._tenure is None or not at_work:
+        if self._tenure is None or not self._is_at_work:
             return None
         return max(self._tenure, self._resumed_until) if self._tenure else 0.0
 
