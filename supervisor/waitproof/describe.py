@@ -299,7 +299,9 @@ class Describer:
         if (text := self._mismatch(group)) is not None:
             return pid, text
         path = [pid]
-        while (following := self._next(path[-1])) is not None and following not in path:
+        while (following := self._next(path[-1])) is not None:
+            if following in path and (following := self._beyond(path[path.index(following) :], following)) in path:
+                break
             path.append(following)
         root = path[-1]
         before = [f"{self.who(one)} {self._because(one)}" for one in path[-2::-1][:NAMED]]
@@ -360,6 +362,12 @@ class Describer:
         if not own:
             return None
         return min(own, key=lambda other: (not self._is_stopped(other), self._serves_others(other), other))
+
+    def _beyond(self, cycle: Iterable[int], following: int) -> int:
+        """The process for which all of this cycle wait, too, and which is not in it, as a shell and its `tee` wait for
+        the program that writes to that: so the cause is there.  Else `following`."""
+        common = set.intersection(*(self._others(one, [(one, one)]) for one in cycle)).difference(cycle)
+        return min((one for one in common if not self._serves_others(one)), default=following)
 
     def _sides(self, pid: int) -> list[ThreadId]:
         """The threads of this process that run Python, but for those that only serve others."""
