@@ -230,3 +230,19 @@ def test_a_helper_of_a_rank_may_continue_it(job: Job) -> None:
     states = tuple(RankState(n, pid, moved_at=now - 60) for n, pid in enumerate((job.pid, int(job.first_line))))
     request = LookRequest(job.pid, now, (), states, between=0.3)
     wait_for(lambda: "waits for a timer" in (look(request).open_reason or ""), "the reason", 20)
+
+
+@needs_spy
+def test_a_job_that_is_being_debugged_says_so_beside_its_wait(job: Job) -> None:
+    job.start(
+        f"{SMALL}def traced():\n    print(ctypes.CDLL(None).ptrace(0, 0, None, None), flush=True); stuck()\n"
+        "child(traced); os.wait()"
+    )
+    if job.first_line != b"0\n":
+        pytest.skip("no process can be traced here")
+
+    def explained() -> bool:
+        found = see(job)
+        return "waits for" in found.mechanism and "is being debugged" in found.mechanism
+
+    wait_for(explained, "the reason", 60)
