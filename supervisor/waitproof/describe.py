@@ -357,6 +357,8 @@ class Describer:
         if recognized.common_call(frames):
             everything = self._others(pid, [node for node in self._wakers if node[0] == pid])
             own = {other for other in everything if other in self._ranks} or everything or set(beside) - {pid}
+        elif recognized.serves_job(frames):  # a forkserver: who waits for it waits for a child of it
+            own = {one for one, process in self._world.processes.items() if process.parent == pid} or own
         elif not own:
             own = self._others(pid, self._sides(pid))
         if not own:

@@ -66,6 +66,12 @@ CLOSED = {
         "ready(); os.waitpid(-1, 0)",
         "main thread, waits for a lock at <string>:1, which only its own threads can end; ",
     ),
+    "a child of a forkserver": (
+        "code = 'import threading; l = threading.Lock(); l.acquire(); l.acquire()'\n"
+        "p = multiprocessing.get_context('forkserver').Process(target=exec, args=(code,)); p.start(); ready()\n"
+        "p.join()",
+        "main thread, waits for a lock at <string>:1, which only its own threads can end; ",
+    ),
     "a child whose pipe is full": (
         "child = subprocess.Popen(['cat', '/dev/zero'], stdout=subprocess.PIPE); ready(); child.wait()",
         "each of which needs the next",
