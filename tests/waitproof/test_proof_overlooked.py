@@ -177,6 +177,15 @@ def test_a_shell_that_handles_ctrl_c_by_itself_hides_no_deadlock(job: Job, shell
     assert "waits for a lock" in closed(job, job.pid).mechanism
 
 
+@needs_spy
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_which_handles_signals_to_clean_up_hides_no_deadlock(job: Job) -> None:
+    code = 'import os, threading; os.write(1, b"x\\n"); l = threading.Lock(); l.acquire(); l.acquire()'
+    (job.folder / "Makefile").write_text(f"all:\n\t@{sys.executable} -c '{code}'\n")
+    job.start("import os; os.execvp('make', ['make'])")
+    assert "main thread, waits for a lock at <string>:1" in closed(job).mechanism
+
+
 # An init: it handles signals, looks once a second for children that have ended, and waits for its child.
 INIT = """
 #include <signal.h>
