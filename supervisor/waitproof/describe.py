@@ -299,7 +299,9 @@ class Describer:
         if (text := self._mismatch(group)) is not None:
             return pid, text
         path = [pid]
-        while (following := self._next(path[-1])) is not None and following not in path:
+        while (following := self._next(path[-1])) is not None:
+            if following in path and (following := self._beyond(path[path.index(following) :], following)) in path:
+                break
             path.append(following)
         root = path[-1]
         before = [f"{self.who(one)} {self._because(one)}" for one in path[-2::-1][:NAMED]]
@@ -355,11 +357,19 @@ class Describer:
         if recognized.common_call(frames):
             everything = self._others(pid, [node for node in self._wakers if node[0] == pid])
             own = {other for other in everything if other in self._ranks} or everything or set(beside) - {pid}
+        elif recognized.serves_job(frames):  # a forkserver: who waits for it waits for a child of it
+            own = {one for one, process in self._world.processes.items() if process.parent == pid} or own
         elif not own:
             own = self._others(pid, self._sides(pid))
         if not own:
             return None
         return min(own, key=lambda other: (not self._is_stopped(other), self._serves_others(other), other))
+
+    def _beyond(self, cycle: Iterable[int], following: int) -> int:
+        """The process for which all of this cycle wait, too, and which is not in it, as a shell and its `tee` wait for
+        the program that writes to that: so the cause is there.  Else `following`."""
+        common = set.intersection(*(self._others(one, [(one, one)]) for one in cycle)).difference(cycle)
+        return min((one for one in common if not self._serves_others(one)), default=following)
 
     def _sides(self, pid: int) -> list[ThreadId]:
         """The threads of this process that run Python, but for those that only serve others."""

@@ -10,8 +10,9 @@ from waitproof.world import Interrupts
 
 # Programs that handle SIGINT by themselves, in order to end: the interpreter, and shells.
 INTERRUPTED: Final = re.compile(r"python[\d.]*|sh|bash|dash|busybox")
-# Programs that handle what ends them, as SIGXCPU, only to remove a file that is not complete, and end then.
-CLEANING: Final = frozenset({"gzip", "bzip2", "xz", "sort"})
+# Programs that handle what ends them, as SIGXCPU, only to remove a file that is not complete, and end then.  At SIGUSR1
+# make only begins to say what it does (debug_signal_handler in its sources).
+CLEANING: Final = frozenset({"gzip", "bzip2", "xz", "sort", "make"})
 
 # Functions of the kernel in which a thread stands that something else than its system call holds: a freezer (cgroup v2)
 # or a debugger; who handles the page faults of its memory (userfaultfd(2)), or its calls (seccomp_unotify(2)); the

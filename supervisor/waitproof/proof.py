@@ -131,7 +131,8 @@ class Walk:
             if living is not None or changed or not pids:
                 who = living if living is not None else (*pids, job.root)[0]
                 sentence = describe.what_it_waits_for(who, self.reasons)
-                first = first or Proof(changed or sentence, sentence, followed=followed)
+                mechanism = f"{sentence}; {changed}" if changed and changed not in sentence else sentence
+                first = first or Proof(changed or sentence, mechanism, followed=followed)
                 continue
             root, text = describe.deadlock(pids[0], group)
             if stopped:

@@ -211,6 +211,9 @@ _TELEMETRY: Final = re.compile(
     r"|sentry_sdk|opentelemetry|prometheus_client|psutil|pynvml|gpustat|codecarbon)(\.py|/)"
 )
 _MONITORS: Final = re.compile(r"/(nvidia-smi|npu-smi|rocm-smi|dcgmi|vmstat|iostat|mpstat|pidstat|sar|sadc|dstat)$")
+# They start one program, wait for its end, and send it the signals that they get (the sources of each): no timer of
+# theirs ends or continues it, and their own end is that of the program.
+_PASSING: Final = re.compile(r"/(tini(-static)?|docker-init|dumb-init|catatonit|uv|just)$")
 # Their code that calls what a program has given to a thread, or the standard library, and waits for nothing itself.
 _WRAPPING: Final = re.compile(r"/(sentry_sdk/integrations|opentelemetry/instrumentation)/")
 _ITERATES: Final = ("tqdm/std.py", frozenset({"__iter__"}))  # it waits for what it was given to iterate
@@ -347,6 +350,11 @@ def reports_alone(program: str) -> bool:
     """Whether this is a program, no interpreter, that such a library brings, as `wandb-core`, or one that shows what a
     machine does: it sends signals to no process of the training."""
     return bool(_TELEMETRY.search(program) or _MONITORS.search(program))
+
+
+def passes_signals(program: str) -> bool:
+    """Whether this is an init or a launcher that only waits for the program that it has started."""
+    return bool(_PASSING.search(program))
 
 
 def awaits_report(frames: Sequence[Frame]) -> bool:

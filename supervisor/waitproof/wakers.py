@@ -206,6 +206,8 @@ class Reader:
             raise _Open(f"is in state {thread.state}, in {thread.wchan or 'the kernel'}")
         if pid in self._rings:
             raise _Open("may be woken by io_uring")
+        if self._passes_signals(pid):
+            return self._living_children(pid), set()
         woken = self._signals(pid, process, thread)
         if thread.timed and presumed is None:
             raise _Open(f"waits for a timer ({call.name})")
@@ -224,6 +226,8 @@ class Reader:
         """What is known about a thread that runs now and then."""
         if self._presumes_closed:
             return Presumed(listens=True, serves_job=True, serves_ftrun=True)
+        if self._passes_signals(pid):
+            return Presumed(children=True)
         if pid not in self._python or thread.call is None:
             return None
         frames = self.frames(pid, thread.tid)
@@ -232,6 +236,14 @@ class Reader:
         if thread.call.kind == "poll" and recognized.asks_store(self._code.threads.get((pid, thread.tid)), thread.left):
             return Presumed()
         return recognized.presumed(frames, thread.name, thread.left, thread.call.kind == "sleep")
+
+    def _passes_signals(self, pid: int) -> bool:
+        """Whether this is an init or a launcher that only waits for its child: it talks to nobody over a network."""
+        world, process = self._world, self._world.processes[pid]
+        if not recognized.passes_signals(process.program) or pid in world.zombies.values():
+            return False
+        sockets = (world.sockets.get(end.key) for end in process.fds.values() if end.kind == "socket")
+        return bool(self._living_children(pid)) and all(found and found.kind == "unix" for found in sockets)
 
     def _signals(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> set[int]:
         """The children, if their end may end the wait, and who may send a signal.  _Open if one from elsewhere may end

@@ -113,6 +113,7 @@ def test_one_warning_of_a_program_without_heartbeats(runs: Runs) -> None:
     run = runs.start("sleep", "3600", program=PROGRAM)
     wait_for(lambda: len(lines(run)) >= 2, "two lines")
     assert "ftrun cannot tell whether this command works or hangs" in lines(run)[1]
+    assert "by themselves, except with --no-auto-beat, under python -I and in frozen programs;" in lines(run)[1]
     run.process.terminate()
     run.wait()
     assert len([line for line in lines(run) if "cannot tell" in line]) == 1

@@ -59,6 +59,19 @@ CLOSED = {
         "ready(); child.wait()",
         "main thread, waits for a lock at <string>:1, which only its own threads can end; ",
     ),
+    "a child whose output a sibling reads, like a shell's with tee": (
+        "code = 'import os, threading; os.write(2, b\"x\"); l = threading.Lock(); l.acquire(); l.acquire()'\n"
+        "tee = subprocess.Popen(['cat'], stdin=subprocess.PIPE); r, w = os.pipe()\n"
+        "subprocess.Popen([sys.executable, '-c', code], stdout=tee.stdin, stderr=w); os.read(r, 1)\n"
+        "ready(); os.waitpid(-1, 0)",
+        "main thread, waits for a lock at <string>:1, which only its own threads can end; ",
+    ),
+    "a child of a forkserver": (
+        "code = 'import threading; l = threading.Lock(); l.acquire(); l.acquire()'\n"
+        "p = multiprocessing.get_context('forkserver').Process(target=exec, args=(code,)); p.start(); ready()\n"
+        "p.join()",
+        "main thread, waits for a lock at <string>:1, which only its own threads can end; ",
+    ),
     "a child whose pipe is full": (
         "child = subprocess.Popen(['cat', '/dev/zero'], stdout=subprocess.PIPE); ready(); child.wait()",
         "each of which needs the next",

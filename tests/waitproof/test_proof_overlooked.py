@@ -180,6 +180,53 @@ def test_a_shell_that_handles_ctrl_c_by_itself_hides_no_deadlock(job: Job, shell
     assert "waits for a lock" in closed(job, job.pid).mechanism
 
 
+@needs_spy
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_which_handles_signals_to_clean_up_hides_no_deadlock(job: Job) -> None:
+    code = 'import os, threading; os.write(1, b"x\\n"); l = threading.Lock(); l.acquire(); l.acquire()'
+    (job.folder / "Makefile").write_text(f"all:\n\t@{sys.executable} -c '{code}'\n")
+    job.start("import os; os.execvp('make', ['make'])")
+    assert "main thread, waits for a lock at <string>:1" in closed(job).mechanism
+
+
+# An init: it handles signals, looks once a second for children that have ended, and waits for its child.
+INIT = """
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+static void pass(int number) {}
+int main(int count, char **words) {
+  struct timespec second = {1, 0};
+  sigset_t all;
+  int status;
+  if (fork() == 0)
+    return execv(words[1], words + 1);
+  signal(SIGUSR1, pass);
+  sigfillset(&all);
+  while (waitpid(-1, &status, WNOHANG) == 0)
+    sigtimedwait(&all, 0, &second);
+}
+"""
+
+
+@needs_spy
+@needs_compiler
+@pytest.mark.parametrize("name", ["tini", "another"])
+def test_an_init_hides_no_deadlock_if_it_is_known(job: Job, tmp_path: Path, name: str) -> None:
+    """Also below a shell.  Another program may do something else at a signal, or after its timeout."""
+    program = str(tmp_path / name)
+    Path(f"{program}.c").write_text(INIT)
+    subprocess.run(["gcc", "-o", program, f"{program}.c"], check=True)
+    code = 'import os, threading; os.write(1, b"x\\n"); l = threading.Lock(); l.acquire(); l.acquire()'
+    line = f"{program} {sys.executable} -c '{code}'; true"
+    job.start(f"import os; os.execvp('sh', ['sh', '-c', {line!r}])")
+    if name == "tini":
+        assert "main thread, waits for a lock at <string>:1" in closed(job).mechanism
+    else:
+        is_open(job, "may be woken by signal 10, which its process handles")
+
+
 # A ring whose descriptor is closed: its mapping keeps it, and it may write to a pipe or signal an event descriptor.
 RING = """
 libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p
@@ -255,3 +302,19 @@ def test_a_rank_with_an_accelerator_seems_to_compute_while_it_waits_for_a_stoppe
     stopped = (WaitingThread(4, None, state="T"),)
     world.processes.update({4: WaitingProcess({}, threads=stopped), 5: WaitingProcess({}), 6: WaitingProcess(device)})
     assert families.pausers(world, {4, 5, 6}) == {4: {4, 5}}
+
+
+@needs_spy
+def test_a_job_that_is_being_debugged_says_so_beside_its_wait(job: Job) -> None:
+    job.start(
+        f"{SMALL}def traced():\n    print(ctypes.CDLL(None).ptrace(0, 0, None, None), flush=True); stuck()\n"
+        "child(traced); os.wait()"
+    )
+    if job.first_line != b"0\n":
+        pytest.skip("no process can be traced here")
+
+    def explained() -> bool:
+        found = see(job)
+        return "waits for" in found.mechanism and "is being debugged" in found.mechanism
+
+    wait_for(explained, "the reason", 60)

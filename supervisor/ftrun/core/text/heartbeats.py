@@ -25,8 +25,8 @@ def remedy(frameworks: Iterable[str]) -> str:
     if imported := [framework for framework in frameworks if framework not in (*UNSEEN, "Orbax")]:
         return f"no step of {' or '.join(imported)} has been seen: call {CALL} in a loop that uses no optimizer"
     return (
-        "PyTorch, MindSpore, PaddlePaddle and Keras give heartbeats by themselves, except with --no-auto-beat; "
-        f"other programs by {CALL} or by touching $FTRUN_BEAT_DIR/touch"
+        "PyTorch, MindSpore, PaddlePaddle and Keras give heartbeats by themselves, except with --no-auto-beat, under "
+        f"python -I and in frozen programs; others by {CALL} or by touching $FTRUN_BEAT_DIR/touch"
     )
 
 
