@@ -90,7 +90,7 @@ def _is_harmless(outcome: GroupOutcome, one: Record) -> bool:
     alone = one["kind"] == SUSPENDED and not outcome.job.is_group
     if (one["kind"], one.get("what"), one.get("member")) == ("helper killed", "messenger", 0):
         beside = (r for run in outcome.runs if run.member == 0 for r in run.records if r["event"] == "started")
-        return min((r["mono"] for r in beside), default=math.inf) < one["mono"]
+        return bool(min((r["mono"] for r in beside), default=math.inf) < one["mono"])
     return (one["kind"] in HARMLESS and not (unsure and one["kind"] in FOLDER)) or short or alone
 
 
