@@ -315,10 +315,11 @@ def is_in_compiler(libraries: Libraries | None) -> bool:
     return _is_all_in(libraries, _COMPILER)
 
 
-def asks_store(libraries: Libraries | None, left: float | None) -> bool:
+def asks_store(frames: Sequence[Frame], libraries: Libraries | None, left: float | None) -> bool:
     """Whether a thread waits within torch's own code for an answer of the store, which only ranks serve and ask, and
-    whose timeout only raises an error.  `left`: seconds until then; a short one was given by a person."""
-    native = () if libraries is None else libraries.near
+    whose timeout only raises an error.  Not where a program itself asks for a key, which anybody may set who connects.
+    `left`: seconds until then; a short one was given by a person."""
+    native = () if libraries is None or (frames and not _ASKS.search(frames[0].file)) else libraries.near
     return left is not None and left >= GIVEN and any(_TORCH.search(path) for path in native)
 
 
