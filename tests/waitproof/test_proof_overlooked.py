@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -178,6 +179,16 @@ def test_a_shell_that_handles_ctrl_c_by_itself_hides_no_deadlock(job: Job, shell
     stuck = f"{sys.executable} -c '{code}'"
     job.start(f"import os; os.execvp({shell!r}, [{shell!r}, '-c', {stuck + '; true'!r}])")
     assert "waits for a lock" in closed(job, job.pid).mechanism
+
+
+@needs_spy
+def test_xargs_that_handles_signals_for_its_number_of_processes_hides_no_deadlock(job: Job) -> None:
+    if shutil.which("xargs") is None:
+        pytest.skip("there is no xargs")
+    code = 'import os, threading; os.write(1, b"x\\n"); l = threading.Lock(); l.acquire(); l.acquire()'
+    words = f"echo a b | xargs -P 2 -n 1 {sys.executable} -c {shlex.quote(code)}"
+    job.start(f"import os; os.execvp('sh', ['sh', '-c', {words!r}])")
+    assert "waits for a lock" in closed(job).mechanism
 
 
 # A ring whose descriptor is closed: its mapping keeps it, and it may write to a pipe or signal an event descriptor.
