@@ -68,11 +68,14 @@ def _may_follow(world: World, pid: int) -> bool:
 
 
 def pausers(world: World, ranks: Container[int]) -> dict[int, set[int]]:
-    """By the pid of each rank that is stopped, the other ranks: one of them may have stopped it, and may continue it.
+    """By the pid of each process that is stopped, the ranks: one of them may have stopped it, and may continue it.
     A rank that uses an accelerator is none of these: it seems to compute while it waits for the others."""
-    found = {pid: process for pid, process in world.processes.items() if pid in ranks}
-    able = {pid for pid, process in found.items() if not any(end.is_accelerator for end in process.fds.values())}
-    return {pid: able for pid, process in found.items() if any(thread.is_stopped for thread in process.threads)}
+    able = {
+        pid
+        for pid, process in world.processes.items()
+        if pid in ranks and not any(end.is_accelerator for end in process.fds.values())
+    }
+    return {pid: able for pid, one in world.processes.items() if any(thread.is_stopped for thread in one.threads)}
 
 
 def starters(world: World, pid: int) -> list[int]:
