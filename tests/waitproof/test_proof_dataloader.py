@@ -119,6 +119,22 @@ def test_a_worker_may_wait_for_a_thread_of_the_main_process(job: Job) -> None:
     wait_for(lambda: "waits for a timer" in (see(job).open_reason or ""), "the reason", 60)
 
 
+def test_a_loader_with_a_timeout_of_its_own_raises_an_error_that_the_program_may_catch(job: Job) -> None:
+    job.start("""import threading
+from torch.utils.data import DataLoader, Dataset
+class Stuck(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index):
+        lock = threading.Lock(); lock.acquire(); lock.acquire()
+batches = iter(DataLoader(Stuck(), batch_size=None, num_workers=1, multiprocessing_context='fork', timeout=3))
+print('ready', flush=True)
+while True:
+    try: next(batches)
+    except RuntimeError: pass""")
+    for _ in range(3):
+        assert see(job, job.pid, step=7).open_reason
+
+
 # A thread that kills the worker after a while, or interrupts the main thread.
 WATCHED = """import _thread, os, sys, threading, time
 from torch.utils.data import DataLoader, Dataset
