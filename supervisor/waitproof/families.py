@@ -48,29 +48,34 @@ def _is_harmless(world: World, pid: int) -> bool:
 
 
 def trials(world: World, ranks: Mapping[int, int]) -> dict[int, list[int]]:
-    """By the pid of each process that moves and has no RANK (its number is negative then, but for the only one), or has
-    inherited it, those that may have started it as a trial."""
+    """By the pid of each process that moves, those that may have started it as a trial: with no RANK (its number is
+    negative then, but for the only one), with their own, or by a launcher, which is none of them."""
     found = dict[int, list[int]]()
     for pid, number in ranks.items():
         if pid in world.processes:
             alone = number >= 0 and world.processes[pid].rank is None
-            found[pid] = [one for one in starters(world, pid) if not alone or _may_follow(world, one)]
+            alike = starters(world, pid)
+            beyond = world.line(pid)[1 + len(alike) :][1:]
+            found[pid] = [one for one in (*alike, *beyond) if (one in alike and not alone) or _may_follow(world, one)]
     return found
 
 
 def _may_follow(world: World, pid: int) -> bool:
-    """Whether something may follow the only process that moves, when this one above it ends it."""
+    """Whether something may follow the only process that moves, or a launcher, when this one above ends that."""
     process = world.processes[pid]
     limits = process.name == LIMIT and process.parent in world.processes  # as a shell with more lines
     return limits or recognized.runs_scripts(process.program)
 
 
 def pausers(world: World, ranks: Container[int]) -> dict[int, set[int]]:
-    """By the pid of each rank that is stopped, the other ranks: one of them may have stopped it, and may continue it.
+    """By the pid of each process that is stopped, the ranks: one of them may have stopped it, and may continue it.
     A rank that uses an accelerator is none of these: it seems to compute while it waits for the others."""
-    found = {pid: process for pid, process in world.processes.items() if pid in ranks}
-    able = {pid for pid, process in found.items() if not any(end.is_accelerator for end in process.fds.values())}
-    return {pid: able for pid, process in found.items() if any(thread.is_stopped for thread in process.threads)}
+    able = {
+        pid
+        for pid, process in world.processes.items()
+        if pid in ranks and not any(end.is_accelerator for end in process.fds.values())
+    }
+    return {pid: able for pid, one in world.processes.items() if any(thread.is_stopped for thread in one.threads)}
 
 
 def starters(world: World, pid: int) -> list[int]:

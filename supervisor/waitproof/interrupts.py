@@ -10,9 +10,9 @@ from waitproof.world import Interrupts
 
 # Programs that handle SIGINT by themselves, in order to end: the interpreter, and shells.
 INTERRUPTED: Final = re.compile(r"python[\d.]*|sh|bash|dash|busybox")
-# Programs that handle what ends them, as SIGXCPU, only to remove a file that is not complete, and end then.  At SIGUSR1
-# make only begins to say what it does (debug_signal_handler in its sources).
-CLEANING: Final = frozenset({"gzip", "bzip2", "xz", "sort", "make"})
+# Programs whose handlers end no wait: of what ends them, as SIGXCPU, to remove a file that is not complete first; of
+# SIGUSR1 and SIGUSR2, to start more or fewer processes, or (make, debug_signal_handler in its sources) to say more.
+UNMOVED: Final = frozenset({"gzip", "bzip2", "xz", "sort", "make", "xargs"})
 
 # Functions of the kernel in which a thread stands that something else than its system call holds: a freezer (cgroup v2)
 # or a debugger; who handles the page faults of its memory (userfaultfd(2)), or its calls (seccomp_unotify(2)); the
@@ -32,7 +32,7 @@ def read(pid: int, program: str) -> Interrupts | None:
     # Without CONFIG_CHECKPOINT_RESTORE there is no such file; a timer then shows by the signal that it sends.
     timers = bool(procfs.read(f"/proc/{pid}/timers"))
     signals = frozenset(number for number in range(1, 65) if caught >> number - 1 & 1)
-    if os.path.basename(program) in CLEANING:
+    if os.path.basename(program) in UNMOVED:
         signals = frozenset()
     if INTERRUPT in signals and INTERRUPTED.fullmatch(os.path.basename(program)):
         signals -= {INTERRUPT}

@@ -77,12 +77,13 @@ class Presumed(NamedTuple):
 
 class _Loop(NamedTuple):
     """A function in which a thread waits with a timeout, again and again.  `longest`: seconds; a longer timeout was
-    given by the user, whose program may go on after it."""
+    given by the user, whose program may go on after it, and so was one of less than `shortest`."""
 
     file: str
     name: str
     presumed: Presumed
     longest: float = 1e9
+    shortest: float = 0.0
 
 
 # Functions that only wait, and that the loops below call.
@@ -102,17 +103,18 @@ _POOL_WORKERS: Final = (
 )
 _QUEUES: Final = re.compile(r"/multiprocessing/(queues|connection|synchronize)\.py$")
 _EVENT_LOOP: Final = ("asyncio/base_events.py", frozenset({"_run_once"}))
+_SELECT: Final = ("selectors.py", frozenset({"select"}))
 _UNTIL: Final = tuple((file, names | {"wait_for"}) for file, names in _EVENTS)
-_CHECK: Final = 5.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, and half a second
+_CHECK: Final = 5.5, 4.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, half a second more and less
 _LOOPS: Final = (
     # `get` with a timeout of 5 s; then it only checks that the workers live, and waits again.
-    _Loop("torch/utils/data/dataloader.py", "_try_get_data", Presumed(children=True), _CHECK),
-    _Loop("torchdata/stateful_dataloader/stateful_dataloader.py", "_try_get_data", Presumed(children=True), _CHECK),
+    _Loop("torch/utils/data/dataloader.py", "_try_get_data", Presumed(children=True), *_CHECK),
+    _Loop("torchdata/stateful_dataloader/stateful_dataloader.py", "_try_get_data", Presumed(children=True), *_CHECK),
     # The worker: the same; then it checks that its parent lives, of which the pipe is one end.
-    *(_Loop(file, "_worker_loop", Presumed(), _CHECK) for file, _ in _WORKERS),
+    *(_Loop(file, "_worker_loop", Presumed(), *_CHECK) for file, _ in _WORKERS),
     # The thread that pins memory: the same; then it checks an event that the main thread sets.
-    _Loop("torch/utils/data/_utils/pin_memory.py", "do_one_step", Presumed(), _CHECK),
-    _Loop("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop", Presumed(), _CHECK),
+    _Loop("torch/utils/data/_utils/pin_memory.py", "do_one_step", Presumed(), *_CHECK),
+    _Loop("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop", Presumed(), *_CHECK),
     # torchrun: it sleeps, then checks whether a worker has ended or another node has come.  As in _LAUNCHER.
     _Loop("torch/distributed/elastic/agent/server/api.py", "_invoke_run", Presumed(children=True)),
     # torchrun: it copies what the workers have written to their log files.
@@ -260,7 +262,12 @@ def presumed(frames: Sequence[Frame], name: str, left: float | None, sleeps: boo
         return None if sleeps or (given and name in _COLLECTIVE_THREADS) else _NATIVE.get(name)
     if collective(frames) is not None and not sleeps:  # one that sleeps asks the device now and then
         return None if given else Presumed()
-    return next((loop.presumed for loop in _loops(tuple(frames)) if left is None or left <= loop.longest), None)
+    # poll(2) has the timeout with which it was called, a lock the time when it ends.
+    whole = is_in(frames[0], *_SELECT)
+    loops = _loops(tuple(frames))
+    return next(
+        (o.presumed for o in loops if left is None or (o.shortest if whole else 0.0) <= left <= o.longest), None
+    )
 
 
 @functools.lru_cache(maxsize=1024)  # of thousands of threads most have the same frames
@@ -318,10 +325,11 @@ def is_in_compiler(libraries: Libraries | None) -> bool:
     return _is_all_in(libraries, _COMPILER)
 
 
-def asks_store(libraries: Libraries | None, left: float | None) -> bool:
+def asks_store(frames: Sequence[Frame], libraries: Libraries | None, left: float | None) -> bool:
     """Whether a thread waits within torch's own code for an answer of the store, which only ranks serve and ask, and
-    whose timeout only raises an error.  `left`: seconds until then; a short one was given by a person."""
-    native = () if libraries is None else libraries.near
+    whose timeout only raises an error.  Not where a program itself asks for a key, which anybody may set who connects.
+    `left`: seconds until then; a short one was given by a person."""
+    native = () if libraries is None or (frames and not _ASKS.search(frames[0].file)) else libraries.near
     return left is not None and left >= GIVEN and any(_TORCH.search(path) for path in native)
 
 
@@ -409,7 +417,7 @@ class Gives(enum.Enum):
     TORCH = enum.auto()  # the same, where torch itself waits: not the threads of native libraries
     COMPILER = enum.auto()  # a part of an analysis of MindSpore's compiler
     REPORT = enum.auto()  # what a library waits for that reports what training does: any thread, also of that library
-    LOADER = enum.auto()  # a batch of a DataLoader: the main thread, and what torch runs for it
+    LOADER = enum.auto()  # a batch of a DataLoader: what torch runs for it, and threads of the program, as a watchdog
 
 
 @functools.lru_cache(maxsize=1024)
@@ -456,7 +464,9 @@ def given(
         Gives.TORCH,
     }  # it may enter a collective later
     fed = len(frames) > 1 and is_in(frames[0], *_WAITING[0]) and is_in(frames[1], *_FEEDER)  # by the main thread
-    if any(_LOADING.search(frame.file) for frame in frames) and not fed:
+    own = [frame for frame in frames if not frame.is_standard]
+    foreign = bool(own) and all(_PACKAGES.search(frame.file) for frame in own)  # of a library, which knows no worker
+    if not fed and (not foreign or any(_LOADING.search(frame.file) for frame in frames)):
         found.add(Gives.LOADER)
     return frozenset(found)
 

@@ -266,6 +266,11 @@ SHELL = (
     "import subprocess, sys; subprocess.run(['sh', '-c', '\"$@\"; exit', 'sh', sys.executable, '-c', {!r}], timeout={})"
 )
 STUCK = "import os, threading; print(os.getpid(), flush=True); lock = threading.Lock(); lock.acquire(); lock.acquire()"
+LAUNCHER = (
+    "import os, subprocess, sys, time; variables = dict.fromkeys(['WORLD_SIZE', 'LOCAL_WORLD_SIZE'], '1')\n"
+    f"p = subprocess.Popen([sys.executable, '-c', {STUCK!r}], env=os.environ | variables | {{'RANK': '0'}})\n"
+    "while p.poll() is None: time.sleep(1)"
+)
 TIMER = f"import faulthandler; faulthandler.dump_traceback_later(7200, exit=True); {STUCK}"
 TRIALS = {
     "its parent has a timeout": (PARENT.format(500), -1, "waits for a timer"),
@@ -273,6 +278,8 @@ TRIALS = {
     "it has inherited RANK, and its parent has a timeout": (PARENT.format(500), INHERITED, "waits for a timer"),
     "it has inherited RANK, and its parent has none": (PARENT.format(""), INHERITED, None),
     "a process above the shell that has started it has a timeout": (SHELL.format(STUCK, 500), -1, "waits for a timer"),
+    "a process above its launcher has a timeout": (SHELL.format(LAUNCHER, 500), 0, "waits for a timer"),
+    "a process above its launcher has none": (SHELL.format(LAUNCHER, None), 0, None),
     "it has a timer of faulthandler": (SHELL.format(TIMER, None), -1, "waits for a timer"),
     "it is the only process that moves, and its parent has a timeout": (PARENT.format(500), ALONE, "waits for a timer"),
     "it is the only process that moves, and a process above its shell has a timeout": (

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -227,6 +228,16 @@ def test_an_init_hides_no_deadlock_if_it_is_known(job: Job, tmp_path: Path, name
         is_open(job, "may be woken by signal 10, which its process handles")
 
 
+@needs_spy
+def test_xargs_that_handles_signals_for_its_number_of_processes_hides_no_deadlock(job: Job) -> None:
+    if shutil.which("xargs") is None:
+        pytest.skip("there is no xargs")
+    code = 'import os, threading; os.write(1, b"x\\n"); l = threading.Lock(); l.acquire(); l.acquire()'
+    words = f"echo a b | xargs -P 2 -n 1 {sys.executable} -c {shlex.quote(code)}"
+    job.start(f"import os; os.execvp('sh', ['sh', '-c', {words!r}])")
+    assert "waits for a lock" in closed(job).mechanism
+
+
 # A ring whose descriptor is closed: its mapping keeps it, and it may write to a pipe or signal an event descriptor.
 RING = """
 libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p
@@ -283,15 +294,19 @@ def test_a_helper_of_a_rank_may_continue_it(job: Job) -> None:
 
 
 @needs_spy
-def test_another_rank_may_continue_it(job: Job) -> None:
-    """As ranks that take turns; their parent only waits for them."""
-    job.start(f"""{SMALL}a, b = os.pipe(); x = child(lambda: os.read(a, 1)); os.close(a)
-y = child(lambda: (os.kill(x, 19), time.sleep(900), os.kill(x, 18)))
-os.write(1, b'%d %d\\n' % (x, y)); os.waitpid(x, 0)""")
-    stopped, other = map(int, job.first_line.split())
+@pytest.mark.parametrize("child", [False, True])
+def test_another_rank_may_continue_it(job: Job, child: bool) -> None:
+    """As ranks that take turns, or a child of one; their parent only waits for them."""
+    job.start(f"""{SMALL}a, b = os.pipe(); c, d = os.pipe()
+def act():
+    below = child(lambda: os.read(a, 1)) if {child} else os.getpid()
+    os.write(d, b'%d' % below); os.waitpid(below, 0) if {child} else os.read(a, 1)
+x = child(act); stopped = int(os.read(c, 9)); y = child(lambda: (os.kill(stopped, 19), time.sleep(900)))
+os.write(1, b'%d %d %d\\n' % (x, y, stopped)); os.waitpid(x, 0)""")
+    still, other, stopped = map(int, job.first_line.split())
     wait_for(lambda: state_of(stopped) == "T", "the stop")
     now = time.monotonic()
-    states = tuple(RankState(n, pid, moved_at=now - moved) for n, pid, moved in ((0, stopped, 60), (1, other, 1)))
+    states = tuple(RankState(n, pid, moved_at=now - moved) for n, pid, moved in ((0, still, 60), (1, other, 1)))
     request = LookRequest(job.pid, now, (), states, between=0.3)
     wait_for(lambda: "waits for a timer" in (look(request).open_reason or ""), "the reason", 20)
 

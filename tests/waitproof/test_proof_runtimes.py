@@ -160,8 +160,13 @@ def test_a_copy_of_the_data_loader_is_known_like_it(package: str) -> None:
     assert recognized.works_for_loader(served)
     assert recognized.awaits_task(served)
     for frames, name in ((main, "python"), (served, "pt_data_worker")):
-        assert recognized.presumed(frames, name, 4.0, sleeps=False) is not None
-        assert recognized.presumed(frames, name, 60.0, sleeps=False) is None, "the program gave that timeout"
+        assert recognized.presumed(frames, name, 4.99, sleeps=False) is not None
+        for given in (60.0, 2.0):
+            assert recognized.presumed(frames, name, given, sleeps=False) is None, "the program gave that timeout"
+    pins = (Frame("wait", "/usr/lib/python3.11/threading.py", 1), Frame("get", "/usr/lib/python3.11/queue.py", 1))
+    assert recognized.presumed((*pins, *main[len(waits) :]), "python", 2.0, sleeps=False) is not None, (
+        "what is left of it"
+    )
 
 
 def test_all_workers_of_a_rank_are_read() -> None:
