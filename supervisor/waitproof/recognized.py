@@ -417,7 +417,7 @@ class Gives(enum.Enum):
     TORCH = enum.auto()  # the same, where torch itself waits: not the threads of native libraries
     COMPILER = enum.auto()  # a part of an analysis of MindSpore's compiler
     REPORT = enum.auto()  # what a library waits for that reports what training does: any thread, also of that library
-    LOADER = enum.auto()  # a batch of a DataLoader: what torch runs for it, and threads of the program, as a watchdog
+    LOADER = enum.auto()  # a batch of a DataLoader: the main thread, and what torch runs for it
 
 
 @functools.lru_cache(maxsize=1024)
@@ -464,9 +464,7 @@ def given(
         Gives.TORCH,
     }  # it may enter a collective later
     fed = len(frames) > 1 and is_in(frames[0], *_WAITING[0]) and is_in(frames[1], *_FEEDER)  # by the main thread
-    own = [frame for frame in frames if not frame.is_standard]
-    foreign = bool(own) and all(_PACKAGES.search(frame.file) for frame in own)  # of a library, which knows no worker
-    if not fed and (not foreign or any(_LOADING.search(frame.file) for frame in frames)):
+    if any(_LOADING.search(frame.file) for frame in frames) and not fed:
         found.add(Gives.LOADER)
     return frozenset(found)
 

@@ -136,7 +136,7 @@ class Reader:
         frames = self.frames(pid, thread.tid)
         loads = recognized.works_for_loader(self.frames(pid, pid)) and not thread.is_stopped
         if loads and (awaited <= {pid} or recognized.awaits_task(frames)):
-            others = Gives.LOADER  # of its rank; what other libraries run there neither ends nor feeds it
+            others = Gives.LOADER  # of its rank; whatever else runs there neither ends nor feeds it
         links = frozenset(self._links)
         return Wakers(None, pids, polls, links, self._listens, frozenset(awaited), handler, own, others)
 
@@ -566,7 +566,7 @@ KINDS: Final = (
     ),
     Kind(
         "a batch of a DataLoader",
-        "its workers, and threads of torch and of the program",
+        "its workers, and the threads that torch runs for it",
         "its timeout of 5 s only checks that the workers live (dataloader.py)",
         own=(Gives.LOADER,),
     ),

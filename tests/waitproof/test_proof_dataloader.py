@@ -13,9 +13,7 @@ from support.evidence_job import job as job
 from support.proving import closed, see, silent_server
 from support.runs import state_of, wait_for
 from support.short import quick
-from waitproof import procfs, recognized
-from waitproof.recognized import Gives
-from waitproof.stacks import Frame
+from waitproof import procfs
 
 pytestmark = [needs_spy, pytest.mark.torch]
 
@@ -133,43 +131,6 @@ while True:
     except RuntimeError: pass""")
     for _ in range(3):
         assert see(job, job.pid, step=7).open_reason
-
-
-# A thread that kills the worker after a while, or interrupts the main thread.
-WATCHED = """import _thread, os, sys, threading, time
-from torch.utils.data import DataLoader, Dataset
-class Stuck(Dataset):
-    def __len__(self): return 4
-    def __getitem__(self, index):
-        lock = threading.Lock(); lock.acquire(); lock.acquire()
-batches = iter(DataLoader(Stuck(), batch_size=None, num_workers=1, multiprocessing_context='fork'))
-def watch():
-    time.sleep(900); batches._workers[0].kill()
-def interrupt():
-    time.sleep(900); _thread.interrupt_main()
-{start}
-print('ready', flush=True); next(batches)
-"""
-WATCHERS = {
-    "a thread that kills the worker": "threading.Thread(target=watch, daemon=True).start()",
-    "a timer that kills it": "t = threading.Timer(900, batches._workers[0].kill); t.daemon = True; t.start()",
-    "a thread that interrupts the main thread": "threading.Thread(target=interrupt, daemon=True).start()",
-}
-
-
-@pytest.mark.parametrize("name", quick(WATCHERS, ("a thread that kills the worker",)))
-def test_a_thread_of_the_program_may_end_the_wait_for_a_batch(job: Job, name: str) -> None:
-    job.start(WATCHED.format(start=WATCHERS[name]))
-    for _ in range(3):
-        wait_for(lambda: "waits for a timer" in (see(job, job.pid, step=7).open_reason or ""), "the reason", 20)
-
-
-def test_a_thread_of_a_library_knows_no_worker_of_a_loader() -> None:
-    begins = tuple(Frame(name, "/usr/lib/python3.11/threading.py", 1) for name in ("wait", "run", "_bootstrap"))
-    library = Frame("_watch", "/x/site-packages/lightning/fabric.py", 1)
-    for own, gives in (((library,), False), ((), True), ((Frame("watch", "/home/train.py", 1),), True)):
-        found = recognized.given((begins[0], *own, *begins[1:]), False, None, frozenset())
-        assert (Gives.LOADER in found, Gives.CODE in found) == (gives, True)
 
 
 # A thread of the main process feeds what the loader calls there itself: a data set without workers, or a sampler.
