@@ -199,7 +199,6 @@ _INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/[^/]+$|/li
 # Before Python 3.13, the module of interpreters beside the main one: py-spy reads one of these, as if it were that.
 INTERPRETERS: Final = "/_xxsubinterpreters."
 _TORCH: Final = re.compile(r"/torch/lib/libtorch_(cpu|cuda|python)\.so")
-_ASKS: Final = re.compile(r"/torch(_npu)?/distributed/.+\.py$")
 _WITHOUT_DEVICE: Final = re.compile(r"/torch/lib/lib(torch_cpu|torch_python|c10)\.so")
 _SERVER_CODE: Final = re.compile(r"/torch/lib/libtorch_cpu\.so")
 # The copy of ZeroMQ that only pyzmq uses.  Its threads, too, only serve connections: what pyzmq has them call when they
@@ -325,11 +324,10 @@ def is_in_compiler(libraries: Libraries | None) -> bool:
     return _is_all_in(libraries, _COMPILER)
 
 
-def asks_store(frames: Sequence[Frame], libraries: Libraries | None, left: float | None) -> bool:
+def asks_store(libraries: Libraries | None, left: float | None) -> bool:
     """Whether a thread waits within torch's own code for an answer of the store, which only ranks serve and ask, and
-    whose timeout only raises an error.  Not where a program itself asks for a key, which anybody may set who connects.
-    `left`: seconds until then; a short one was given by a person."""
-    native = () if libraries is None or (frames and not _ASKS.search(frames[0].file)) else libraries.near
+    whose timeout only raises an error.  `left`: seconds until then; a short one was given by a person."""
+    native = () if libraries is None else libraries.near
     return left is not None and left >= GIVEN and any(_TORCH.search(path) for path in native)
 
 

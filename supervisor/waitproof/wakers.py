@@ -233,8 +233,7 @@ class Reader:
         frames = self.frames(pid, thread.tid)
         if thread.timed and thread.static and pid in self._interpreters:
             return Presumed()  # it waits for the interpreter's lock, which another thread holds, 5 ms at a time
-        code = self._code.threads.get((pid, thread.tid))
-        if thread.call.kind == "poll" and recognized.asks_store(frames, code, thread.left):
+        if thread.call.kind == "poll" and recognized.asks_store(self._code.threads.get((pid, thread.tid)), thread.left):
             return Presumed()
         return recognized.presumed(frames, thread.name, thread.left, thread.call.kind == "sleep")
 

@@ -166,13 +166,6 @@ def test_a_child_of_the_process_with_the_store_has_only_its_ring(job: Job, tmp_p
         assert "waits for" in closed(job, job.pid).mechanism
 
 
-def test_a_program_that_asks_the_store_itself_may_get_a_key_from_anybody() -> None:
-    code = Libraries(frozenset({C, TORCH}), None)
-    for path, presumed in (("/site-packages/torch/distributed/rendezvous.py", True), ("/home/train.py", False)):
-        assert recognized.asks_store((Frame("wait", path, 1),), code, 1800.0) == presumed
-    assert recognized.asks_store((), code, 1800.0), "a thread of torch's own"
-
-
 MESSAGES = "import zmq; own = zmq.Context().socket(zmq.PULL); own.bind_to_random_port('tcp://127.0.0.1')\n"
 RECEIVED = "lock = threading.Lock()\nwith lock: thread(lambda: (own.recv(), lock.release())); ready(); lock.acquire()"
 
