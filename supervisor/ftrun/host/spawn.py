@@ -171,8 +171,9 @@ def spawn_helper(
 ) -> Piped:
     """Start a helper with `log` as its stderr and `passed` as 3 and up, and no other descriptor of ftrun.
 
-    Keys of the terminal do not reach it, and if ftrun is not PID 1 it gets SIGKILL when ftrun dies.  A `lasting` helper
-    does not: it completes its work when its stdin ends, and ignores signals that may be sent to all processes.  A
+    Keys of the terminal do not reach it, and if ftrun is not PID 1 it gets SIGKILL when ftrun dies.  Where memory is
+    short the kernel kills it before the command, which would live without it.  For a `lasting` helper neither holds: it
+    completes its work when its stdin ends, and ignores signals that may be sent to all processes.  A
     `paired` helper has one socket for both directions, which is one descriptor for ftrun.  Raises OSError if it cannot
     start.
     """
@@ -222,6 +223,8 @@ def _exec_helper(command: Sequence[str], streams: Sequence[int], parent: int, la
         if parent != 1 and not lasting:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         _arrange(streams)
+        if not lasting:
+            oom.write(oom.FIRST_TO_KILL)
         signals.restore(signals.Inherited(frozenset(), frozenset(signals.CAUGHT if lasting else ())))
         if lasting or os.getppid() == parent:
             os.execv(command[0], list(command))
