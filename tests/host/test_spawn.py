@@ -19,13 +19,13 @@ def test_a_fork_that_fails_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch)
     assert os.listdir("/proc/self/fd") == before
 
 
-@pytest.mark.parametrize("lasting", [False, True])
-def test_a_helper_that_the_job_can_do_without_is_the_first_that_is_killed_for_memory(lasting: bool) -> None:
+@pytest.mark.parametrize("expendable", [False, True])
+def test_an_expendable_helper_is_the_first_that_is_killed_for_memory(expendable: bool) -> None:
     with open(os.devnull, "wb") as log:
-        helper = spawn.spawn_helper(["/bin/cat", oom.PATH], log.fileno(), lasting=lasting)
+        helper = spawn.spawn_helper(["/bin/cat", oom.PATH], log.fileno(), expendable=expendable)
     os.set_blocking(helper.output, True)
     score = os.read(helper.output, 64).strip()
     os.waitpid(helper.pid, 0)
     os.close(helper.output)
     os.close(helper.held)
-    assert score == (oom.given_score() if lasting else oom.FIRST_TO_KILL)
+    assert score == (oom.FIRST_TO_KILL if expendable else oom.given_score())
