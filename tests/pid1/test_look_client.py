@@ -40,8 +40,8 @@ class World:
         monkeypatch.setattr("time.monotonic", lambda: NOW)
         self.context, self.client = context, EvidenceClient(context)
 
-    def _add(self, name: str, line: str, once: bool) -> None:
-        assert (name, once) == ("evidence", True)
+    def _add(self, name: str, line: str, once: bool, expendable: bool) -> None:
+        assert (name, once, expendable) == ("evidence", True, True)
         self.requests.append(messages.REQUESTS.load(line.encode()))
 
     def _remove(self, name: str) -> None:

@@ -47,9 +47,10 @@ class Helper:
         lasting: bool,
         paired: bool,
         prompt: bool,
+        expendable: bool,
     ) -> None:
         self.name, self.arguments, self.once, self.silence = name, arguments, once, silence
-        self.passed, self.lasting, self.paired = passed, lasting, paired
+        self.passed, self.lasting, self.paired, self.expendable = passed, lasting, paired, expendable
         self.pid = 0
         self.pipes: tuple[int, int] | None = None  # its output; its input, which the kernel closes when ftrun dies
         self.rest = b""
@@ -80,6 +81,7 @@ class Helpers:
         paired: bool = False,
         prompt: bool = False,
         delay: float = 0.0,
+        expendable: bool = False,
     ) -> None:
         """Run `ftrun.helpers.<name>` with these arguments from the next `supervise` on; a helper of that name that
         already runs is ended.
@@ -87,10 +89,10 @@ class Helpers:
         `silence`: a helper that writes nothing for so many seconds is stuck: it is killed and started again.  `passed`:
         descriptors of ftrun that the helper gets as 3 and up.  `lasting`: it is not killed, but ends by itself after
         its stdin is closed.  `paired`: ftrun uses one descriptor for both directions.  `prompt`: if it dies, it is
-        started again at once.  `delay`: seconds before its first start.
+        started again at once.  `delay`: seconds before its first start.  `expendable`: as in `spawn.spawn_helper`.
         """
         self.remove(name)
-        self._all.append(Helper(name, arguments, once, silence, passed, lasting, paired, prompt))
+        self._all.append(Helper(name, arguments, once, silence, passed, lasting, paired, prompt, expendable))
         if delay:
             self._all[-1].due = time.monotonic() + delay
 
@@ -221,7 +223,8 @@ class Helpers:
         code = CODE.format(name=f"{helper.name}.program")
         command = [sys.executable, "-I", "-c", code, f"{package}\n{hooks}", *helper.arguments]
         try:
-            helper.pid, *pipes = spawn.spawn_helper(command, self._log, helper.passed, helper.lasting, helper.paired)
+            kinds = helper.lasting, helper.paired, helper.expendable
+            helper.pid, *pipes = spawn.spawn_helper(command, self._log, helper.passed, *kinds)
         except OSError as error:
             self._schedule_restart(helper, now, str(error.strerror))
             return False

@@ -15,6 +15,7 @@ from ftrun.host.mounts import Mount
 
 PATH: Final = "/proc/self/oom_score_adj"
 EXEMPT: Final = b"-1000"
+FIRST_TO_KILL: Final = b"1000"
 _given: bytes | None = None  # the value that ftrun was started with, while its own differs
 
 

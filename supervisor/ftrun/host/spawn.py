@@ -166,18 +166,24 @@ class Piped(NamedTuple):
 
 
 def spawn_helper(
-    command: Sequence[str], log: int, passed: Sequence[int] = (), lasting: bool = False, paired: bool = False
+    command: Sequence[str],
+    log: int,
+    passed: Sequence[int] = (),
+    lasting: bool = False,
+    paired: bool = False,
+    expendable: bool = False,
 ) -> Piped:
     """Start a helper with `log` as its stderr and `passed` as 3 and up, and no other descriptor of ftrun.
 
     Keys of the terminal do not reach it, and if ftrun is not PID 1 it gets SIGKILL when ftrun dies.  A `lasting` helper
-    does not: it completes its work when its stdin ends, and ignores signals that may be sent to all processes.  A
+    does not: it completes its work when its stdin ends, and ignores signals that may be sent to all processes.  An
+    `expendable` one is killed before the command where memory is short: the command would live without it.  A
     `paired` helper has one socket for both directions, which is one descriptor for ftrun.  Raises OSError if it cannot
     start.
     """
     own_ends, child_ends = _pair() if paired else _pipes()
     try:
-        pid = fork(partial(_exec_helper, command, (*child_ends, log, *passed), os.getpid(), lasting))
+        pid = fork(partial(_exec_helper, command, (*child_ends, log, *passed), os.getpid(), lasting, expendable))
     except OSError:
         for fd in set(own_ends):
             os.close(fd)
@@ -212,7 +218,9 @@ def _pair() -> tuple[Ends, Ends]:
     return (own, own), (of_child, of_child)
 
 
-def _exec_helper(command: Sequence[str], streams: Sequence[int], parent: int, lasting: bool) -> NoReturn:
+def _exec_helper(
+    command: Sequence[str], streams: Sequence[int], parent: int, lasting: bool, expendable: bool
+) -> NoReturn:
     """Runs in the child between fork and exec."""
     try:
         signal.set_wakeup_fd(-1)
@@ -221,6 +229,8 @@ def _exec_helper(command: Sequence[str], streams: Sequence[int], parent: int, la
         if not lasting:
             die_with(parent)
         _arrange(streams)
+        if expendable:
+            oom.write(oom.FIRST_TO_KILL)
         signals.restore(signals.Inherited(frozenset(), frozenset(signals.CAUGHT if lasting else ())))
         os.execv(command[0], list(command))
     finally:

@@ -28,7 +28,6 @@ FIRST_FD: Final = 1000  # of the descriptors of a standby, beyond those that a p
 LEAST_FD: Final = 64  # the least number for the first of them
 SET: Final = 6  # descriptors of one standby: requests, answers, the start, and copies of the standard streams
 LOWER: Final = 10  # priority (nice), below the command's; measured in ADR 18
-FIRST_TO_KILL: Final = b"1000"
 NICE, SCORE = 1, 2  # what a process may set and undo, as its exit status says
 ANSWER: Final = 8192  # bytes that are read at once
 KEPT: Final = 1 << 14  # bytes of the imports that a standby leaves
@@ -214,7 +213,7 @@ def _may_undo(restored: OriginalSettings) -> int:
             os.setpriority(os.PRIO_PROCESS, 0, restored.nice + LOWER)
             os.setpriority(os.PRIO_PROCESS, 0, restored.nice)
             found |= NICE
-        if restored.score is not None and oom.write(FIRST_TO_KILL) and oom.write(restored.score):
+        if restored.score is not None and oom.write(oom.FIRST_TO_KILL) and oom.write(restored.score):
             found |= SCORE
         os._exit(found)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -247,7 +246,7 @@ def _become(
         if may > 0 and may & NICE and not plan.eager:
             os.setpriority(os.PRIO_PROCESS, 0, restored.nice + LOWER)
         if may > 0 and may & SCORE:
-            oom.write(FIRST_TO_KILL)
+            oom.write(oom.FIRST_TO_KILL)
         signals.restore(plan.inherited)
         os.execvpe(plan.command[0], list(plan.command), dict(environment))
     finally:

@@ -100,7 +100,8 @@ class EvidenceClient(Client[messages.EvidenceEvent]):
 
     def _ask(self, request: messages.EvidenceRequest | messages.LookRequest) -> None:
         """Start the helper with this request; one that still runs is ended."""
-        self.context.helpers.add(self.name, messages.REQUESTS.dump(request).decode().rstrip(), once=True)
+        line = messages.REQUESTS.dump(request).decode().rstrip()
+        self.context.helpers.add(self.name, line, once=True, expendable=True)
 
     def handle(self, message: messages.EvidenceEvent, now: float) -> list[ev.Event]:
         """Returns `EvidenceCollected` without the ranks, which the caller has to read."""
