@@ -20,10 +20,10 @@ from ftrun.helpers.evidence.look import look
 from ftrun.host import mounts
 from ftrun.host.procfs import Stat
 from ftrun.messages.evidence import LookRequest, RankState
-from support.evidence_job import PATHS, Job, needs_spy
+from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import SMALL, closed, permitted, see
-from support.runs import state_of, wait_for
+from support.runs import HOUSE, state_of, wait_for
 
 needs_compiler = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")
 
@@ -46,7 +46,7 @@ while found := open(f'/proc/{os.getpid()}/task/{os.getpid()}/children').read().s
 """
 LOOK = f"""
 import sys, time
-sys.path[:0] = {PATHS.splitlines()!r}
+sys.path[:0] = {[f"{HOUSE}/supervisor", f"{HOUSE}/hooks"]!r}
 from ftrun.helpers.evidence.look import look
 from ftrun.messages.evidence import LookRequest
 print(look(LookRequest(int(sys.argv[1]), time.monotonic(), (), (), between=0.3)).open_reason, flush=True)
