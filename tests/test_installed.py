@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.ports import free_port
-from support.runs import HOUSE, Run, Runs, wait_for
+from support.runs import HOUSE, Run, Runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # it downloads what ftrun needs
 
@@ -118,7 +118,7 @@ def test_ranks_are_forked_from_a_template_at_each_start(runs: Runs, installed: I
     """Before the first one by `--preload`, at the second one as standbys; the hooks are those that are installed."""
     preload = ("--preload", "torch.optim.optimizer", "--standby", "2")
     run = train(runs, installed, "--nproc-per-node", "2", "--restart-on", "failure", "--backoff", "10ms", *preload)
-    wait_for(lambda: [one for one in run.named("standby") if one["what"] == "ready"], "standbys")
+    run.until("standby", what="ready")
     (runs.folder / "end-1").touch()
     (runs.folder / "end-2").touch()
     assert run.wait() == 0, run.log()
@@ -131,7 +131,7 @@ def test_ranks_are_forked_from_a_template_at_each_start(runs: Runs, installed: I
 
 def test_a_single_process_goes_on_in_a_standby(runs: Runs, installed: Installation) -> None:
     run = train(runs, installed, "--restart-on", "failure", "--backoff", "10ms", "--standby", "1")
-    wait_for(lambda: [one for one in run.named("standby") if one["what"] == "ready"], "a standby")
+    run.until("standby", what="ready")
     (runs.folder / "end-1").touch()
     (runs.folder / "end-2").touch()
     assert run.wait() == 0, run.log()

@@ -26,8 +26,7 @@ def test_the_beat_folder_of_a_killed_ftrun_is_seen_and_removed_by_the_test(
     if within:
         need_pid1()
     runs = Runs(tmp_path)
-    run = runs.start("sleep", "600", prefix=PID1 if within else ())
-    run.until("spawned")
+    run = runs.spawned("sleep", "600", prefix=PID1 if within else ())
     folder = Path(wait_for(lambda: run.state["beat_dir"], "its beat folder"))
     assert folder.exists()
     assert folder not in beat_folders(since)

@@ -36,8 +36,7 @@ HANGS: Final = {
 
 @pytest.mark.parametrize("hang", quick(HANGS, ("thread",)))
 def test_a_hang_after_the_end_is_restarted_once_and_ends_with_95(runs: Runs, hang: str) -> None:
-    run = runs.run("--hang-timeout", "2s", "--grace", "off", *program(runs, HANGS[hang]))
-    assert run.wait() == 95, run.log()
+    run = runs.ends(95, "--hang-timeout", "2s", "--grace", "off", *program(runs, HANGS[hang]))
     assert [(r["rule"], r["rank"]) for r in run.named("hang")] == [("step", 0)] * 2
     assert [r["reason"] for r in run.named("restart")] == ["hang"]
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("shutdown-hang", 95)
@@ -47,8 +46,7 @@ def test_a_hang_after_the_end_is_restarted_once_and_ends_with_95(runs: Runs, han
 
 def test_without_an_option_a_hang_after_the_end_is_proved(runs: Runs) -> None:
     code = "if ft.attempt().is_restart: sys.exit(0)\n" + HANGS["thread"]
-    run = runs.run("--grace", "off", *program(runs, code))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--grace", "off", *program(runs, code))
     (hang,) = run.named("hang")
     assert (hang["rule"], hang["rank"]) == ("deadlock", 0)
     assert "thread 'uploader'" in str(hang["mechanism"])
@@ -93,14 +91,12 @@ def test_training_in_another_thread_goes_on_after_the_main_thread(runs: Runs) ->
         "    threading.Event().wait()\n"
         "threading.Thread(target=train).start()\n"
     )
-    run = runs.run("--hang-timeout", "2s", "--grace", "off", "--max-restarts", "1", *program(runs, code))
-    assert run.wait() == 195, run.log()
+    runs.ends(195, "--hang-timeout", "2s", "--grace", "off", "--max-restarts", "1", *program(runs, code))
 
 
 def test_an_uncaught_exception_is_no_end_of_the_training(runs: Runs) -> None:
     code = HANGS["executor"] + "raise ValueError('odd')\n"
-    run = runs.run("--hang-timeout", "2s", "--grace", "off", "--max-restarts", "1", *program(runs, code))
-    assert run.wait() == 195, run.log()
+    run = runs.ends(195, "--hang-timeout", "2s", "--grace", "off", "--max-restarts", "1", *program(runs, code))
     assert "reached its end" not in run.log()
 
 

@@ -5,13 +5,12 @@ Half an hour and ten minutes are seconds here.
 
 import os
 import signal
-import subprocess
 import time
 
 import pytest
 
 from support.evidence_job import needs_spy
-from support.runs import FTCTL, Run, Runs, patched, python, state_of, wait_for
+from support.runs import Runs, patched, python, state_of, wait_for
 
 IDLE = patched("import ftrun.config.derived as derived\nderived.idle_timeout = lambda settings: 3.0")
 TOLD = patched("import ftrun.core.rules.stalls as stalls\nstalls.LEAST_UNUSUAL, stalls.TIMES_USUAL = 2.0, 0")
@@ -25,8 +24,7 @@ for step in range(110): ft.beat((ft.attempt().last_step or 0) + step)
 
 def test_a_job_that_has_given_heartbeats_and_does_nothing_at_all_hangs(runs: Runs) -> None:
     hang = "print('stopped', flush=True)\nif first: time.sleep(10**6)\nos._exit(0)"
-    run = runs.run("--grace", "off", *python(STEPS + hang), program=IDLE)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--grace", "off", *python(STEPS + hang), program=IDLE)
     (found,) = run.named("hang")
     assert (found["rule"], found["limit"]) == ("idle", 3.0)
     assert "<string>" in found["why"], "where it hangs"
@@ -44,12 +42,6 @@ def test_a_job_that_waits_for_a_signal_on_purpose_does_not(runs: Runs) -> None:
     assert run.named("hang") == []
 
 
-def ftctl(verb: str, run: Run) -> str:
-    done = subprocess.run([*FTCTL, verb, "--run-dir", str(run.run_dir)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_a_stall_is_written_down_once_and_ends_nothing(runs: Runs) -> None:
     told = runs.folder / "told"
     notify = "--notify-on", "stalled", "--on-event", f'echo "$FTRUN_MESSAGE" >> {told}'
@@ -59,8 +51,8 @@ def test_a_stall_is_written_down_once_and_ends_nothing(runs: Runs) -> None:
     assert stalled["age"] >= 2.0
     assert "ftctl restart" in stalled["advice"]
     wait_for(lambda: "rank 0 has not moved for" in run.stderr, "the line")
-    assert "stalled, rank 0 has not moved for" in ftctl("status", run)
-    assert "will be started again" in ftctl("restart", run)
+    assert "stalled, rank 0 has not moved for" in run.told("status")
+    assert "will be started again" in run.told("restart")
     assert run.wait() == 0, run.log()
     assert run.named("hang") == []
     assert [restart["reason"] for restart in run.named("restart")] == ["manual"]

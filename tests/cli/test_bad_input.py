@@ -220,8 +220,7 @@ def test_full_run_dir_does_not_stop_the_job(runs: Runs) -> None:
     need_mounts()
     full = runs.folder / "full"
     script = f"mkdir {full}; mount -t tmpfs -o size=4k tmpfs {full}; head -c 4096 /dev/zero > {full}/zeros"
-    run = runs.run("sh", "-c", "echo ran; exit 3", prefix=runs.mounted(script), run_dir=full / "run")
-    assert run.wait() == 3, run.log()
+    run = runs.ends(3, "sh", "-c", "echo ran; exit 3", prefix=runs.mounted(script), run_dir=full / "run")
     assert run.stdout == "ran\n"
     assert run.stderr.count("\n") == 1
     assert "No space left on device" in run.stderr
@@ -383,8 +382,7 @@ def test_idle_timeout_defaults_to_the_variable_of_modelarts(
 
 
 def test_a_file_for_the_verdict_that_cannot_be_written_is_one_line(runs: Runs) -> None:
-    run = runs.run("--termination-log", str(runs.folder), "true")
-    assert run.wait() == 0
+    run = runs.ends(0, "--termination-log", str(runs.folder), "true")
     said = f"--termination-log {runs.folder} cannot be written (Is a directory)"
     assert run.stderr.count(said) == 1
 
@@ -393,8 +391,7 @@ def test_a_file_for_the_verdict_that_cannot_be_written_is_one_line(runs: Runs) -
 def test_a_state_dir_that_cannot_be_written_is_one_line(runs: Runs, path: str) -> None:
     (runs.folder / "a file").touch()
     path = str(runs.folder / path)
-    run = runs.run("--state-dir", path, "true")
-    assert run.wait() == 0
+    run = runs.ends(0, "--state-dir", path, "true")
     (line,) = (line for line in run.stderr.splitlines() if path in line)
     assert "does not outlive this pod; the command is not affected" in line
 

@@ -6,7 +6,7 @@ import pytest
 
 from support.device.npu_smi import FakeNpuSmi
 from support.device.nvml import UNKNOWN, uuid
-from support.device.rig import FAST, QUICK, REBOOT, SOON, TRAINS, Rig, faults
+from support.device.rig import FAST, QUICK, REBOOT, SOON, TRAINS, Rig
 from support.refusals import refusal
 from support.runs import Run, Runs, patched, python, wait_for
 
@@ -34,7 +34,7 @@ def ascend(runs: Runs, *options: str, run_dir: Path | None = None, **more: str) 
 
 def refused(run: Run, device: str, code: str) -> None:
     assert run.wait() == 197, run.log()
-    assert faults(run, code)[-1]["severity"] == "critical"
+    assert run.named("fault", code=code)[-1]["severity"] == "critical"
     assert not run.named("spawned", "started")
     assert device in run.named("ended")[0]["why"]
 
@@ -67,7 +67,7 @@ def test_unchecked_fault_does_not_prevent_the_start(four: Rig) -> None:
     four.gpus.set(1, **REBOOT)
     four.gpus.set(3, **{"error:*": UNKNOWN})
     run = four.start("--check-devices", "off")
-    (found,) = faults(run, "recovery:reboot")
+    (found,) = run.named("fault", code="recovery:reboot")
     assert (found["severity"], found["preexisting"]) == ("critical", True), "as in the table, and only recorded"
     four.end()
     assert run.wait() == 0, run.log()

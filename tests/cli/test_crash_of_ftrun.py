@@ -35,11 +35,9 @@ def test_command_dies_with_a_killed_ftrun_and_its_daemons_before_the_next_start(
     assert killed.wait() == 137
     wait_for(lambda: not alive(command), "the parent-death signal")
     assert alive(daemon)
-    stranger = runs.start("sleep", "3600", run_dir=runs.folder / "other")
-    stranger.until("spawned")
+    stranger = runs.spawned("sleep", "3600", run_dir=runs.folder / "other")
     code = f"from support.runs import alive; print('left' if alive({daemon}) else 'gone', ft.attempt())"
-    run = runs.run(*python(code), PYTHONPATH=str(HOUSE / "tests"))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *python(code), PYTHONPATH=str(HOUSE / "tests"))
     assert run.stdout.startswith("gone"), "it was ended before the start"
     assert "start_cnt=2" in run.stdout
     assert not Path(beats).exists()
@@ -53,10 +51,8 @@ def test_counts_survive_a_killed_ftrun(runs: Runs) -> None:
     first = runs.start(*hang, *python(code))
     first.until("restart", 2)
     first.until("spawned", 3)
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
-    second = runs.run(*hang, *python(code))
-    assert second.wait() == 195, second.log()
+    first.kill_ftrun()
+    second = runs.ends(195, *hang, *python(code))
     assert [r["start_cnt"] for r in second.named("started", "restart")] == [1, 2, 3, 4, 5]
     assert second.named("restart")[-1]["consecutive"] == 3
     assert runs.verdict["start_cnt"] == 5
@@ -66,8 +62,7 @@ def test_counts_survive_a_killed_ftrun(runs: Runs) -> None:
 def test_corrupt_state_is_kept_aside_and_the_job_runs(runs: Runs, content: bytes) -> None:
     runs.run_dir.mkdir()
     (runs.run_dir / "state.json").write_bytes(content)
-    run = runs.run("sh", "-c", "echo start $MA_PROC_START_CNT")
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "sh", "-c", "echo start $MA_PROC_START_CNT")
     assert run.stdout == "start 1\n"
     assert run.stderr.count("\n") == 1
     assert "is corrupt" in run.stderr
@@ -87,8 +82,7 @@ def test_state_that_is_no_file_is_no_obstacle(runs: Runs, kind: str) -> None:
         os.mkfifo(state)
     else:
         state.symlink_to("/dev/zero")
-    run = runs.run("true")
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "true")
     assert "Traceback" not in run.stderr
     assert run.stderr.count("\n") <= 1
     assert run.order[-1] == "ended"
@@ -120,11 +114,9 @@ def test_state_is_read_as_it_was_written(ledger: Ledger) -> None:
 
 
 def test_second_ftrun_on_a_run_dir_is_refused(runs: Runs) -> None:
-    first = runs.start("sleep", "3600")
-    first.until("spawned")
+    first = runs.spawned("sleep", "3600")
     before = (runs.run_dir / "events.jsonl").read_bytes()
-    second = runs.run("touch", "started")
-    assert second.wait() == 2
+    second = runs.ends(2, "touch", "started")
     assert second.stderr == f"ftrun: run dir {runs.run_dir}: another ftrun works in it\n"
     assert not (runs.folder / "started").exists()
     assert (runs.run_dir / "events.jsonl").read_bytes() == before
@@ -141,8 +133,7 @@ ftrun.pid1.loop.decide = decide
 
 
 def test_internal_error_ends_the_tree_with_125(runs: Runs) -> None:
-    run = runs.run("--grace", "300ms", *FTHANG, "none", program=patched(FAILING))
-    assert run.wait() == 125, run.log()
+    run = runs.ends(125, "--grace", "300ms", *FTHANG, "none", program=patched(FAILING))
     (problem,) = run.named("problem")
     assert "RuntimeError: planted" in problem["traceback"]
     assert "RuntimeError: planted" in (run.run_dir / "run.log").read_text()
@@ -163,8 +154,7 @@ ftrun.pid1.loop.Supervisor._finish = fail
 
 
 def test_an_internal_error_after_the_recorded_end_does_not_change_it(runs: Runs) -> None:
-    run = runs.run("true", program=patched(FAILING_END))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "true", program=patched(FAILING_END))
     (problem,), (ended,) = run.named("problem"), run.named("ended")
     assert "RuntimeError: planted" in problem["traceback"]
     assert (ended["verdict"], ended["exit_code"]) == ("succeeded", 0)
@@ -182,8 +172,7 @@ ftrun.pid1.loop.decide = decide
 
 
 def test_an_internal_error_that_recurs_while_the_tree_is_ended_is_125_as_well(runs: Runs) -> None:
-    run = runs.run("--grace", "300ms", "sh", "-c", "sleep 3600 & exit 3", program=patched(FAILING_LISTS))
-    assert run.wait() == 125, run.log()
+    run = runs.ends(125, "--grace", "300ms", "sh", "-c", "sleep 3600 & exit 3", program=patched(FAILING_LISTS))
     (problem,) = run.named("problem")
     assert "Cannot allocate memory" in problem["traceback"]
     assert "Traceback" not in run.stderr
@@ -200,8 +189,7 @@ ftrun.pid1.bootstrap.Setup.print_summary = fail
 
 
 def test_an_internal_error_of_the_last_line_does_not_change_the_code(runs: Runs) -> None:
-    run = runs.run("sh", "-c", "exit 3", program=patched(FAILING_SUMMARY))
-    assert run.wait() == 3, run.log()
+    run = runs.ends(3, "sh", "-c", "exit 3", program=patched(FAILING_SUMMARY))
     assert run.stderr == ""
     assert "RuntimeError: planted" in (run.run_dir / "run.log").read_text()
 
@@ -214,20 +202,16 @@ ftrun.pid1.loop.OutputPipes = fail
 
 
 def test_an_error_before_the_start_leaves_no_beat_folder(runs: Runs) -> None:
-    run = runs.run("true", program=patched(FAILING_PIPES))
-    assert run.wait() == 125, run.log()
+    run = runs.ends(125, "true", program=patched(FAILING_PIPES))
     assert run.stderr == "ftrun: [Errno 24] Too many open files\n"
     assert "in fail" in (run.run_dir / "run.log").read_text()
 
 
 def test_the_state_of_a_long_command_is_read_by_the_next_ftrun(runs: Runs) -> None:
     command = ("sh", "-c", "echo start $MA_PROC_START_CNT; [ $MA_PROC_START_CNT = 2 ] || sleep 3600", "x" * 100_000)
-    first = runs.start(*command)
-    first.until("spawned")
+    first = runs.spawned(*command)
     wait_for(lambda: first.state["pid"], "the state of the running command")
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
-    second = runs.run(*command)
-    assert second.wait() == 0, second.log()
+    first.kill_ftrun()
+    second = runs.ends(0, *command)
     assert second.stdout == "start 2\n"
     assert "corrupt" not in second.stderr

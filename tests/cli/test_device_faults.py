@@ -20,8 +20,6 @@ from support.device.rig import (
     SOON,
     TRAINS,
     Rig,
-    faulted,
-    faults,
     kill_helper,
     rank,
     reasons,
@@ -61,10 +59,9 @@ def test_fault_that_is_no_reason_to_kill_is_only_recorded(rig: Rig) -> None:
     run = rig.start()
     for code, severity in ((31, "user"), (13, "user"), (63, "warning"), (999, "unknown")):
         rig.gpus.xid(0, code)
-        assert faulted(run, str(code))["severity"] == severity
+        assert run.until("fault", code=str(code))["severity"] == severity
     rig.until_heard(run)  # it still trains
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert len(rig.starts) == 1
     assert not run.named("hang", "healing", "restart")
 
@@ -74,13 +71,13 @@ def test_faults_are_counted_over_restarts_of_the_container_and_of_ftrun(rig: Rig
         run = rig.start("--state-dir", str(state), "--group-job", JOB, run_dir=rig.folder / folder, listening=False)
         remembers(run, state)
         rig.until_heard(run)
-        before, recorded = len(run.named("spawned")), len(faults(run, "46"))
+        before, recorded = len(run.named("spawned")), len(run.named("fault", code="46"))
         rig.gpus.xid(0, 46)
         if end is None:
             assert run.wait() == 197, run.log()
             assert "time in 24 hours" in rig.runs.verdict["message"]
             return
-        faulted(run, "46", recorded + 1)
+        run.until("fault", recorded + 1, code="46")
         run.until("spawned", before + 1)  # what is decided is on disk then
         os.kill(run.pid, end)
         assert run.wait() == 128 + end, run.log()
@@ -95,8 +92,7 @@ def test_killed_state_store_loses_no_fault(rig: Rig, state: Path) -> None:
     run.until("spawned", 2)
     rig.until_heard(run)
     wait_for(lambda: run.helper("state_store"), "the state store again")
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert [fault["code"] for fault in json.loads((state / "history.json").read_bytes())["faults"]] == ["46"]
 
 
@@ -107,7 +103,7 @@ def test_critical_fault_ends_with_197_at_once(rig: Rig, state: Path) -> None:
     run = rig.start("--state-dir", str(state), "--heal", "touch healed")
     rig.gpus.xid(0, 79)
     assert run.wait() == 197, run.log()
-    assert faulted(run, "79")["severity"] == "critical"
+    assert run.until("fault", code="79")["severity"] == "critical"
     assert not run.named("healing", "restart")
     assert not (rig.folder / "healed").exists()
     verdict = rig.runs.verdict
@@ -146,8 +142,7 @@ def test_removed_devices_survive_a_killed_ftrun(four: Rig) -> None:
     four.gpus.set(1, **REBOOT)
     run.until("spawned", 2)
     for life, visible in ((2, "0,2,3"), (3, "0,1,2,3")):  # the last finds that it is well again
-        os.kill(run.pid, signal.SIGKILL)
-        run.wait()
+        run.kill_ftrun()
         if life == 3:
             four.gpus.set(1, **NONE)
         before = len(four.starts)
@@ -167,12 +162,11 @@ def test_fault_table_of_the_site_takes_precedence(rig: Rig) -> None:
     table = rig.put("table.txt", "79 ignore as it is here\n999 major ours\n")
     run = rig.start("--fault-table", str(table), "--heal", "touch healed")
     rig.gpus.xid(0, 79)
-    assert faulted(run, "79")["severity"] == "warning"
+    assert run.until("fault", code="79")["severity"] == "warning"
     rig.until_heard(run)
     rig.gpus.xid(0, 999)
     run.until("spawned", 2)
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert [record["code"] for record in run.named("healing")] == ["999"]
 
 
@@ -221,8 +215,7 @@ def test_removed_device_is_used_again_at_a_start_when_it_is_healthy(runs: Runs) 
     spawned = len(run.named("spawned"))
     rig.end(1, start=3)
     wait_for(lambda: len(rig.starts) == 4, "the fourth start")
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert spawned == 3
     assert reasons(run) == ["fault", "failure", "failure"]
     assert [start["env"][variable] for start in rig.starts] == ["0,1", "1", "1", "0,1"]
@@ -237,8 +230,7 @@ def test_removed_device_is_used_again_at_a_start_when_it_is_healthy(runs: Runs) 
 def test_number_of_devices_is_that_of_the_probe_where_no_file_or_variable_shows_them(runs: Runs) -> None:
     rig = Ascend(runs, 2)
     run = rig.start("--min-devices", "1", words=("{devices}",))
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert [start["argv"] for start in rig.starts] == [["2"]]
 
 
@@ -262,8 +254,7 @@ def test_removed_device_that_is_healthy_again_is_used_after_a_checkpoint_where_t
     rig.put("new").rename(saved / "1")
     run.until("regaining")
     wait_for(lambda: len(rig.starts) == 3, "the start with the chip")
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert reasons(run) == ["fault", "returned"]
     assert [start["env"][variable] for start in rig.starts] == ["0,1", "1", "0,1"]
     assert run.named("regaining")[0]["devices"] == [run.named("removed")[0]["device"]]
@@ -278,8 +269,7 @@ def test_driver_that_fails_after_a_hang_isolates_no_node(rig: Rig) -> None:
         rig.gpus.set(scope, **{"error:*": UNKNOWN})
     rig.put("still-1")
     run.until("spawned", 2)
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert reasons(run) == ["hang"]
     assert any(uuid(0) in record["what"] and "it is not known" in record["what"] for record in run.named("problem"))
 
@@ -323,7 +313,7 @@ def test_each_kind_of_reset_file_ends_the_tree_and_permits_the_next_start(runs: 
         assert len(run.named("restart")) == number - 1
         rig.reset(*healthy)
         run.until("first_beat", number + 1)
-    assert faults(run, "reset.json")[0]["device"] == "rank3"
+    assert run.named("fault", code="reset.json")[0]["device"] == "rank3"
     rig.reset(rank(codes="DEADBEEF"))
     run.until("healing", 5)
     rig.put("reset.json", '{"RankList": [{"RankId": 0, "Sta')
@@ -331,8 +321,7 @@ def test_each_kind_of_reset_file_ends_the_tree_and_permits_the_next_start(runs: 
     assert len(run.named("restart")) == 4
     (rig.folder / "reset.json").unlink()
     run.until("first_beat", 6)
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
 
 
 @pytest.mark.parametrize("codes", ["80C98002", ""])
@@ -365,8 +354,7 @@ def test_graceful_exit_of_the_platform_ends_the_command_and_not_ftrun(runs: Runs
     assert run.order.index("platform") < run.order.index("exited")
     rig.reset()
     assert run.until("restart")["reason"] == "peer"
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert len(run.named("spawned")) == 2
 
 
@@ -381,14 +369,13 @@ def test_command_restarts_with_another_pod(runs: Runs) -> None:
     run.until("first_beat", 2)
     reset.unlink()
     kill_helper(run, "reset_file")
-    wait_for(lambda: any(r["helper"] == "reset_file" for r in run.named("problem")), "that it ended")
+    run.until("problem", helper="reset_file")
     wait_for(lambda: run.helper("reset_file"), "the helper again")
     rig.reset(RetryTime=6)
     rig.reset(RetryTime=6, FaultFlushing=True)
     rig.reset(RetryTime=7)
     run.until("first_beat", 3)
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert [r["why"].partition("(")[2] for r in run.named("platform")] == ["RetryTime 6)", "RetryTime 7)"]
     assert reasons(run) == ["peer", "peer"]
     assert [start["n"] for start in rig.starts] == [1, 2, 3]
@@ -399,14 +386,13 @@ def test_killed_platform_helper_repeats_no_fault_and_misses_no_change(runs: Runs
     rig.reset(rank(codes="DEADBEEF"))
     run.until("healing")
     kill_helper(run, "reset_file")
-    wait_for(lambda: any(r["helper"] == "reset_file" for r in run.named("problem")), "that it ended")
+    run.until("problem", helper="reset_file")
     wait_for(lambda: run.helper("reset_file"), "the helper again")
     kill_helper(run, "reset_file")
     (rig.folder / "reset.json").unlink()
     run.until("restart")
-    rig.end()
-    assert run.wait() == 0, run.log()
-    assert len(faults(run, "DEADBEEF")) == 1
+    rig.end_well(run)
+    assert len(run.named("fault", code="DEADBEEF")) == 1
 
 
 def test_missing_driver_after_a_healing_is_no_cure(rig: Rig) -> None:
@@ -422,8 +408,7 @@ def test_platform_fault_removes_a_device_without_a_probe(runs: Runs) -> None:
     reset = rig.reset()
     words = ("sh", "-c", "echo $ASCEND_RT_VISIBLE_DEVICES {devices} >>seen; test $MA_PROC_START_CNT = 2 || sleep 3600")
     options = ("--reset-file", str(reset), "--probe", "off", "--min-devices", "2", "--grace", "off")
-    run = runs.start(*options, *words, ASCEND_RT_VISIBLE_DEVICES="0,1,2")
-    run.until("spawned")
+    run = runs.spawned(*options, *words, ASCEND_RT_VISIBLE_DEVICES="0,1,2")
     rig.reset(rank(codes="80818C00", logic=1))
     assert run.wait() == 0, run.log()
     assert (runs.folder / "seen").read_text() == "0,1,2 3\n0,2 2\n"

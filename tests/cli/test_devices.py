@@ -7,7 +7,7 @@ import pytest
 
 from ftrun.accelerators.table import present
 from support.device.nvml import BUSY, GIB, FakeNvml
-from support.device.rig import until_heard
+from support.device.rig import faked, until_heard
 from support.runs import Run, Runs, helpers, number_in, patched, python, state_of, wait_for
 
 # ftrun, with a probe that takes samples sooner, and is replaced sooner.
@@ -17,13 +17,6 @@ PROBE = ("--probe", "nvidia", "--no-auto-beat", "--grace", "off", "--backoff", "
 AGAIN = (*PROBE, "--restart-on", "failure")
 # Fails when the file `go` is there, and the second time it ends well.
 FAILS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nos._exit(2 - ft.attempt().start_cnt)\n"
-
-
-def faked(runs: Runs) -> FakeNvml:
-    """A GPU at rest, for all that is started."""
-    fake = FakeNvml(runs.folder)
-    runs.environment |= fake.environment()
-    return fake
 
 
 def listening(fake: FakeNvml, run: Run) -> int:
@@ -144,8 +137,7 @@ def test_devices_that_the_environment_names_and_nobody_probes_are_one_line(
 
 
 def test_plain_command_has_no_helper_and_pid1_sleeps(runs: Runs) -> None:
-    run = runs.start("sleep", "3600")
-    run.until("spawned")
+    run = runs.spawned("sleep", "3600")
     assert helpers(run.pid) == {}
     asleep(run)
 

@@ -37,8 +37,7 @@ INCURABLE = {
 @pytest.mark.parametrize("rule", INCURABLE)
 def test_permanent_error_ends_at_once_with_94(runs: Runs, rule: str) -> None:
     code, why = INCURABLE[rule]
-    run = runs.run(*FAILURE, *program(runs, code))
-    assert run.wait() == 94, run.log()
+    run = runs.ends(94, *FAILURE, *program(runs, code))
     assert "restart" not in run.order
     assert [found["rule"] for found in exits(run)] == [rule]
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("non-recoverable", 94)
@@ -46,15 +45,13 @@ def test_permanent_error_ends_at_once_with_94(runs: Runs, rule: str) -> None:
 
 
 def test_exit_status_2_of_arguments_that_ran_before_is_an_ordinary_failure(runs: Runs) -> None:
-    run = runs.run(*FAILURE, "sh", "-c", "case $MA_PROC_START_CNT in 1) exit 7;; 2) exit 2;; *) exit 0;; esac")
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *FAILURE, "sh", "-c", "case $MA_PROC_START_CNT in 1) exit 7;; 2) exit 2;; *) exit 0;; esac")
     assert [found.get("code") for found in exits(run)] == [7, 2, 0]
 
 
 def test_exit_status_2_in_a_pod_that_ran_the_command_before_is_an_ordinary_failure(runs: Runs) -> None:
     script = "[ $MA_PROC_START_CNT = 3 ] && exit 2; exit 0"
-    run = runs.run(*FAILURE, "sh", "-c", script, MA_PROC_START_CNT="3")
-    assert run.wait() == 0, run.log()
+    runs.ends(0, *FAILURE, "sh", "-c", script, MA_PROC_START_CNT="3")
 
 
 CONFIGURATIONS = {
@@ -65,15 +62,13 @@ CONFIGURATIONS = {
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_an_invalid_configuration_ends_at_once_with_94(runs: Runs, name: str) -> None:
-    run = runs.run(*FAILURE, *program(runs, CONFIGURATIONS[name]))
-    assert run.wait() == 94, run.log()
+    run = runs.ends(94, *FAILURE, *program(runs, CONFIGURATIONS[name]))
     assert [found["rule"] for found in exits(run)] == ["configuration"]
 
 
 @pytest.mark.parametrize("code", ["{'x': 1}['y']", "ft.beat(1)\nopen('c.yaml')"])
 def test_what_may_be_no_invalid_configuration_is_restarted(runs: Runs, code: str) -> None:
-    run = runs.run(*FAILURE, *program(runs, CURED + code))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *FAILURE, *program(runs, CURED + code))
     assert [r["reason"] for r in run.named("restart")] == ["failure"]
 
 
@@ -94,16 +89,14 @@ def test_a_heartbeat_that_ftrun_sees_only_with_the_end_counts_for_its_cause(runs
 
 def test_same_error_at_each_start_uses_up_the_restart_budget(runs: Runs) -> None:
     """As tokens out of bounds of the vocabulary do (Cerebras): that alone is no proof of a permanent error."""
-    run = runs.run(*FAILURE, *program(runs, "raise ValueError('no such data set')"))
-    assert run.wait() == 93, run.log()
+    run = runs.ends(93, *FAILURE, *program(runs, "raise ValueError('no such data set')"))
     assert [r["consecutive"] for r in run.named("restart")] == [1, 2, 3]
     assert "ValueError: no such data set" in runs.verdict["message"]
 
 
 def test_program_that_reports_a_permanent_failure_is_not_restarted(runs: Runs) -> None:
     code = "ft.beat(1); ft.fail('the loss is nan', recoverable=False); sys.exit(7)"
-    run = runs.run("--restart-on", "hang", *program(runs, code))
-    assert run.wait() == 94, run.log()
+    run = runs.ends(94, "--restart-on", "hang", *program(runs, code))
     assert runs.verdict["message"] == "the loss is nan"
     assert "restart" not in run.order
     assert "cause    the loss is nan; the command exited with 7\n" in run.ftctl("report").stdout
@@ -114,16 +107,14 @@ def test_program_that_reports_a_permanent_failure_is_not_restarted(runs: Runs) -
 
 def test_shell_around_the_program_does_not_hide_its_error(runs: Runs) -> None:
     words = program(runs, "assert False, 'odd'")
-    run = runs.run(*FAILURE, "sh", "-c", f"{' '.join(words)} | cat >&2; exit 3")
-    assert run.wait() == 94, run.log()
+    runs.ends(94, *FAILURE, "sh", "-c", f"{' '.join(words)} | cat >&2; exit 3")
     assert "AssertionError: odd (train.py:2 in <module>)" in runs.verdict["message"]
 
 
 def test_optional_import_does_not_explain_a_later_failure(runs: Runs) -> None:
     optional = program(runs, "import no_such_module", "optional.py")
     words = program(runs, CURED + "ft.beat(1); raise RuntimeError('a broken connection')")
-    run = runs.run(*FAILURE, "sh", "-c", f"{' '.join(optional)} || true; {' '.join(words)}")
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *FAILURE, "sh", "-c", f"{' '.join(optional)} || true; {' '.join(words)}")
     assert len(run.named("restart")) == 1
 
 
@@ -139,8 +130,7 @@ def test_last_lines_of_kept_output_show_a_failed_assertion_in_c(runs: Runs) -> N
 
 def test_crash_keeps_its_stack(runs: Runs) -> None:
     words = program(runs, "import ctypes\ndef step(): ctypes.string_at(0)\nstep()")
-    run = runs.run("sh", "-c", f"{' '.join(words)}; exit $?")
-    assert run.wait() == 139, run.log()
+    run = runs.ends(139, "sh", "-c", f"{' '.join(words)}; exit $?")
     (exited,) = run.named("exited")
     assert exited["why"] == "the command exited with 139 (train.py:3 in step)"
     assert exited["stack"][-2:] == ["train.py:3 in step", "train.py:4 in <module>"]
@@ -151,16 +141,14 @@ def test_crash_keeps_its_stack(runs: Runs) -> None:
 
 
 def test_an_exception_keeps_its_stack_without_any_output(runs: Runs) -> None:
-    run = runs.run(*program(runs, "def step(): raise ValueError('a|b')\ndef main():\n    step()\nmain()"))
-    assert run.wait() == 1, run.log()
+    run = runs.ends(1, *program(runs, "def step(): raise ValueError('a|b')\ndef main():\n    step()\nmain()"))
     (exited,) = run.named("exited")
     assert exited["stack"] == ["train.py:2 in step", "train.py:4 in main", "train.py:5 in <module>"]
 
 
 def test_program_with_an_excepthook_of_its_own_is_understood(runs: Runs) -> None:
     code = "sys.excepthook = lambda *_: print('mine')\nassert False, 'odd'"
-    run = runs.run(*FAILURE, *program(runs, code))
-    assert run.wait() == 94, run.log()
+    run = runs.ends(94, *FAILURE, *program(runs, code))
     assert run.stdout == "mine\n"
     assert "AssertionError: odd" in runs.verdict["message"]
 
@@ -171,8 +159,7 @@ def test_rank_that_failed_under_torchrun_is_named(runs: Runs) -> None:
     code = "import os, time\nif os.environ['RANK'] == '1': assert False, 'odd'\ntime.sleep(3600)\n"
     _, script = program(runs, code)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]
-    run = runs.run(*FAILURE, *torchrun, OMP_NUM_THREADS="1")
-    assert run.wait() == 94, run.log()
+    run = runs.ends(94, *FAILURE, *torchrun, OMP_NUM_THREADS="1")
     assert "rank 1: AssertionError: odd (train.py:3" in runs.verdict["message"]
     assert "ChildFailedError" not in runs.verdict["message"]
     assert "restart" not in run.order
@@ -189,8 +176,7 @@ def little_memory(runs: Runs) -> Iterator[list[str]]:
 
 def test_kill_for_lack_of_memory_is_recorded_as_such(runs: Runs, little_memory: list[str]) -> None:
     code = CURED + "ft.beat(1)\nblocks = []\nwhile True: blocks.append(b'x' * (16 << 20))\n"
-    run = runs.run(*FAILURE, *program(runs, code), prefix=little_memory)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *FAILURE, *program(runs, code), prefix=little_memory)
     killed, well = exits(run)
     assert killed == {"signal": 9, "rule": "kernel-memory", "oom_kills": 1}
     assert well == {"code": 0}

@@ -1,12 +1,11 @@
 """End to end: of several ranks the one that died first is named, also where it left no exception: real launchers."""
 
-import subprocess
 import sys
 
 import pytest
 
 from support.ports import free_port
-from support.runs import FTCTL, Run, Runs
+from support.runs import Run, Runs
 from support.short import quick
 
 RANK = """
@@ -57,8 +56,7 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize("death", DEATHS)
 def test_first_rank_that_died_under_torchrun_is_named(runs: Runs, death: str) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    run = runs.run(*torchrun, program(runs, TORCHRUN, death), OMP_NUM_THREADS="1")
-    assert run.wait() == 1, run.log()
+    run = runs.ends(1, *torchrun, program(runs, TORCHRUN, death), OMP_NUM_THREADS="1")
     assert DEATHS[death][1] in why(run)
     assert "reset by peer" not in why(run).lower()
 
@@ -67,8 +65,7 @@ def test_first_rank_that_died_under_torchrun_is_named(runs: Runs, death: str) ->
 @pytest.mark.torch
 @pytest.mark.parametrize(("death", "method"), [("os._exit", "fork"), ("SIGSEGV", "spawn")])
 def test_first_rank_that_died_under_torch_multiprocessing_is_named(runs: Runs, death: str, method: str) -> None:
-    run = runs.run(sys.executable, program(runs, RANK + SPAWN, death, method), OMP_NUM_THREADS="1")
-    assert run.wait() == 1, run.log()
+    run = runs.ends(1, sys.executable, program(runs, RANK + SPAWN, death, method), OMP_NUM_THREADS="1")
     assert DEATHS[death][1] in why(run)
 
 
@@ -92,8 +89,7 @@ LOST = "ConnectionResetError(104, 'Connection reset by peer')"
 def test_a_rank_that_left_early_is_the_cause_of_what_the_others_die_of(runs: Runs, end: str) -> None:
     path = runs.folder / "train.py"
     path.write_text(LEFT.replace("{end}", MARKED + end).replace("{error}", LOST))
-    run = runs.run("--nproc-per-node", "2", sys.executable, str(path), str(runs.folder / "left"))
-    assert run.wait() == 1, run.log()
+    run = runs.ends(1, "--nproc-per-node", "2", sys.executable, str(path), str(runs.folder / "left"))
     left = "rank 1 left with 0 at step 7 before the others; "
     lost = "rank 0: ConnectionResetError: [Errno 104] Connection reset by peer (train.py:"
     (ended,) = run.named("ended")
@@ -102,7 +98,7 @@ def test_a_rank_that_left_early_is_the_cause_of_what_the_others_die_of(runs: Run
         assert follows in reason
     assert f"[ftrun] {left}" in run.stderr
     for verb in ("status", "report"):
-        shown = subprocess.run([*FTCTL, verb, "--run-dir", str(run.run_dir)], capture_output=True, text=True).stdout
+        shown = run.ftctl(verb).stdout
         assert left in shown, verb
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from support.device.nvml import SPINNING, FakeNvml
 from support.device.rig import SOON
 from support.ports import free_port
-from support.runs import FTCTL, Run, Runs, descendants, python, wait_for
+from support.runs import Run, Runs, descendants, python, wait_for
 
 STEPS = "import time\nn = 1000 * ft.attempt().start_cnt\nwhile True:\n    n += 1; ft.beat(n); time.sleep(0.02)"
 HANGS_ONCE = STEPS.replace("time.sleep(0.02)", "time.sleep(3600 if n == 1020 else 0.02)")
@@ -57,27 +56,20 @@ def pair(runs: Runs) -> Pair:
     return Pair(runs)
 
 
-def ftctl(run: Run, *words: str) -> str:
-    command = [*FTCTL, words[0], "--run-dir", str(run.run_dir), *words[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_request_to_one_member_applies_to_all(pair: Pair) -> None:
     first, second = pair.both()
-    ftctl(second, "pause")
+    second.told("pause")
     assert first.until("paused")["for"] is None
-    ftctl(second, "resume")
+    second.told("resume")
     first.until("resumed")
     assert len(second.named("paused")) == 1
-    ftctl(second, "restart")
+    second.told("restart")
     assert second.until("restart")["reason"] == "manual"
     again = first.until("restart")
     assert (again["reason"], again["start_cnt"], again["epoch"], again["consecutive"]) == ("peer", 2, 2, 0)
     wait_for(lambda: "node-1" in first.stderr, "the line on the terminal")
     first.until("first_beat", 2)
-    ftctl(first, "stop")
+    first.told("stop")
     assert (first.wait(), second.wait()) == (143, 143)
     assert {pair.message(rank)["node"] for rank in (0, 1)} == {"node-0"}
 
@@ -90,11 +82,11 @@ def test_a_hang_of_one_member_is_one_notification_and_one_report_of_the_group(pa
     for run in (first, second):
         run.until("first_beat", 2)
     wait_for(seen.exists, "the notification")
-    assert all("node-1" in ftctl(run, "report") for run in (first, second))
-    assert ftctl(first, "report").startswith("hang on member 1 (node-1): member 1 (node-1): ")
-    assert json.loads(ftctl(first, "report", "--json"))["node"] == "node-1"
-    assert re.search(r"incident +.* hang in attempt 1: member 1", " ".join(ftctl(first, "status").split()))
-    ftctl(first, "stop")
+    assert all("node-1" in run.told("report") for run in (first, second))
+    assert first.told("report").startswith("hang on member 1 (node-1): member 1 (node-1): ")
+    assert json.loads(first.told("report", "--json"))["node"] == "node-1"
+    assert re.search(r"incident +.* hang in attempt 1: member 1", " ".join(first.told("status").split()))
+    first.told("stop")
     assert (first.wait(), second.wait()) == (143, 143)
     found = [json.loads(line) for line in seen.read_text().splitlines()]
     assert [(one["event"], one["node"]) for one in found] == [("restart", "node-0"), ("ended", "node-0")], found
@@ -107,11 +99,11 @@ def test_a_hang_of_one_member_is_one_notification_and_one_report_of_the_group(pa
 def test_status_shows_the_state_of_the_group(pair: Pair) -> None:
     first = pair.start(0)
     wait_for(lambda: "waiting for the other members" in first.stderr, "that it says so")
-    shown = ftctl(first, "status")
+    shown = first.told("status")
     assert "The next start, once all members of the group are ready." in shown
     second = pair.start(1)
     first.until("first_beat")
-    assert "epoch 1, running" in ftctl(first, "status")
+    assert "epoch 1, running" in first.told("status")
     first.process.terminate()
     assert (first.wait(), second.wait()) == (143, 195)
     assert "member 0 (node-0) has left" in pair.message(1)["message"]
@@ -126,8 +118,8 @@ def test_others_say_that_a_platform_has_stopped_a_member_and_until_when_they_wai
     wait_for(lambda: "stops the command here, too" in first.stderr, "the end of the command of member 0")
     assert "member 1 (node-1) has left: stopped from outside by signal 15 (SIGTERM); ftrun stops" in first.stderr
     words = r"next +Member 1 is lost; the group waits [0-9ms ]+ more for it, then the job ends with 195\."
-    wait_for(lambda: re.search(words, ftctl(first, "status")), "until when member 0 waits")
-    ftctl(first, "stop")
+    wait_for(lambda: re.search(words, first.told("status")), "until when member 0 waits")
+    first.told("stop")
     assert first.wait() == 143
 
 
@@ -226,5 +218,5 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on(pair: Pair, lost: bool) -> 
         wait_for(lambda: time.monotonic() > resumed + 7, "the time in which it has to make contact")
         assert [len(run.named("spawned")) for run in (first, second)] == [1, 1]
         assert not [record for run in (first, second) for record in run.named("group") if record["mono"] > began]
-    ftctl(first, "stop")
+    first.told("stop")
     assert [run.wait() for run in (first, second)] == [143, 143]

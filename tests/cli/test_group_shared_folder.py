@@ -76,8 +76,7 @@ def test_the_lease_of_a_killed_schedule_does_not_stop_the_next_one(runs: Runs) -
     killed = pair.schedule()
     wait_for(lambda: pair.places and json.loads(pair.places[-1].read_text())["witnesses"], "a lease with a witness")
     for run in killed:
-        os.kill(run.pid, signal.SIGKILL)
-        run.wait()
+        run.kill_ftrun()
     newest = len(pair.places)
     first, second = pair.schedule()
     wait_for(lambda: len(pair.places) > newest + 1, "a lease that is renewed")

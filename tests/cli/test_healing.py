@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from support.device.nvml import uuid
-from support.device.rig import NONE, RESET, Rig, faults, kill_helper, reasons
+from support.device.rig import NONE, RESET, Rig, kill_helper, reasons
 from support.runs import Run, Runs, alive, wait_for
 
 SHORT = ("--heal-timeout", "2s")
@@ -25,8 +25,7 @@ def test_fault_that_heals_ends_the_tree_without_its_grace_and_training_continues
     run = rig.start("--grace", "1h")
     rig.gpus.xid(0, 109)
     run.until("restart")
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert [r for r in run.named("exited", "killed") if r["attempt"] == 1]
     assert run.order[run.order.index("stopping") :][:3] in (
         ["stopping", "exited", "killed"],
@@ -61,8 +60,7 @@ def test_heal_command_gets_the_device_and_runs_alone_with_it(runs: Runs) -> None
     run.until("restart")
     wait_for(lambda: run.helper("probe"), "the probe")
     rig.until_heard(run)
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert (rig.folder / "healed").read_text() == f"{uuid(1)} 46 1 major\n"
 
 
@@ -71,10 +69,9 @@ def test_heal_command_gets_minor_for_a_fault_that_the_program_caused(rig: Rig) -
     run = rig.start("--fault-table", str(table), "--heal", "echo $FTRUN_FAULT_SEVERITY >healed")
     rig.gpus.xid(0, 46)
     run.until("restart")
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert (rig.folder / "healed").read_text() == "minor\n"
-    assert [one["severity"] for one in faults(run, "46")] == ["minor+user"]
+    assert [one["severity"] for one in run.named("fault", code="46")] == ["minor+user"]
 
 
 def test_heal_command_that_fails_ends_with_197(rig: Rig) -> None:
@@ -101,10 +98,9 @@ def test_restart_without_a_heal_command_waits_for_the_driver(rig: Rig) -> None:
     healing = run.until("healing")
     rig.gpus.later(1.0, 0, **NONE)
     again = run.until("restart")
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert again["mono"] - healing["mono"] > 0.5
-    assert len(faults(run, "recovery:reset")) == 1
+    assert len(run.named("fault", code="recovery:reset")) == 1
 
 
 def test_two_faulty_devices_are_healed_one_after_the_other(runs: Runs) -> None:
@@ -112,8 +108,7 @@ def test_two_faulty_devices_are_healed_one_after_the_other(runs: Runs) -> None:
     run = rig.start("--heal", "echo $FTRUN_FAULT_INDEX >>healed; [ -e both ] || sleep 1")
     rig.gpus.xids((0, 46), (1, 109))  # a later one might come while there is no probe
     run.until("restart")
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
     assert sorted((rig.folder / "healed").read_text().split()) == ["0", "1"]
     assert len(run.named("spawned")) == 2
 
@@ -144,8 +139,7 @@ def test_killed_healer_ends_with_197_and_leaves_no_process(rig: Rig) -> None:
 
 def test_killed_ftrun_leaves_no_healing(rig: Rig) -> None:
     run = hanging(rig)
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
+    run.kill_ftrun()
     wait_for(lambda: not rig.runs.living(), "that nothing of it is left")
 
 
@@ -156,8 +150,7 @@ def test_probe_that_is_killed_during_a_healing_answers_after_its_restart(rig: Ri
     kill_helper(run, "probe")
     rig.gpus.set(0, **NONE)
     run.until("restart")
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)
 
 
 def test_fault_that_occurs_without_a_probe_is_found_by_the_next_one(rig: Rig) -> None:
@@ -167,5 +160,4 @@ def test_fault_that_occurs_without_a_probe_is_found_by_the_next_one(rig: Rig) ->
     run.until("healing")
     rig.gpus.set(0, **NONE)
     run.until("restart")
-    rig.end()
-    assert run.wait() == 0, run.log()
+    rig.end_well(run)

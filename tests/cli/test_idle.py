@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ftrun.core.rules.idle import DeviceUse, Idle, Thresholds, TreeSample, observe
-from support.device.nvml import BUSY, IDLE, SPINNING, FakeNvml
+from support.device.nvml import BUSY, IDLE, SPINNING
+from support.device.rig import faked
 from support.runs import Runs, patched
 
 # With ModelArts' minute made a second.
@@ -109,13 +110,6 @@ def test_work_ends_a_silence_and_its_raised_timeout() -> None:
 # --- end to end -----------------------------------------------------------------------------------------------------
 
 
-def faked(runs: Runs) -> FakeNvml:
-    """A GPU at rest, for all that is started."""
-    fake = FakeNvml(runs.folder)
-    runs.environment |= fake.environment()
-    return fake
-
-
 def test_idle_program_with_a_keep_alive_thread_is_found(runs: Runs) -> None:
     code = (
         "import threading, time, os\n"
@@ -123,8 +117,7 @@ def test_idle_program_with_a_keep_alive_thread_is_found(runs: Runs) -> None:
         "    while True: os.write(os.open('/dev/null', os.O_WRONLY | os.O_CLOEXEC), b'alive'); time.sleep(0.3)\n"
         "threading.Thread(target=noise, daemon=True).start()\nthreading.Event().wait()"
     )
-    run = runs.run(*OPTIONS, sys.executable, "-c", code)
-    assert run.wait() == 195, run.log()
+    run = runs.ends(195, *OPTIONS, sys.executable, "-c", code)
     (found,) = run.named("hang")
     assert (found["rule"], found["limit"]) == ("idle", 1.0)
 
@@ -135,8 +128,7 @@ def test_working_program_is_not_suspected(runs: Runs) -> None:
     work.append("os.system('head -c 1000000 /dev/zero >/dev/null')")
     parts = [FOR.format(1.5, one) for one in work]
     code = f"import subprocess, sys\nfor part in {parts!r}: subprocess.run([sys.executable, '-c', part])"
-    run = runs.run(*OPTIONS, sys.executable, "-c", code)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *OPTIONS, sys.executable, "-c", code)
     assert run.named("hang") == []
 
 
@@ -157,8 +149,7 @@ def test_slow_program_is_cleared_by_evidence_and_found_when_it_stops(runs: Runs)
 
 
 def test_auto_does_not_apply_to_a_job_without_an_accelerator(runs: Runs) -> None:
-    run = runs.run("--no-auto-beat", "--probe", "auto", "sleep", "3", program=MINUTE, MA_HANG_DETECT_TIME="1")
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--no-auto-beat", "--probe", "auto", "sleep", "3", program=MINUTE, MA_HANG_DETECT_TIME="1")
     assert run.named("suspect") == []
 
 
@@ -166,8 +157,7 @@ def test_auto_finds_a_job_whose_accelerators_stopped(runs: Runs) -> None:
     fake = faked(runs)
     fake.set(0, **BUSY)
     words = (*AUTO, sys.executable, "-c", QUIET)
-    run = runs.start(*words, program=MINUTE, MA_HANG_DETECT_TIME="1")
-    run.until("spawned")
+    run = runs.spawned(*words, program=MINUTE, MA_HANG_DETECT_TIME="1")
     for key, value in SPINNING.items():
         fake.later(1.5, 0, **{key: value})
     assert run.wait() == 195, run.log()
@@ -179,8 +169,7 @@ def test_auto_does_not_apply_where_only_others_use_the_devices(runs: Runs) -> No
     """A quiet `sleep` on a machine where somebody else trains, until that one is done."""
     fake = faked(runs)
     fake.set(0, **BUSY, pids=[1])
-    run = runs.start(*AUTO, "sleep", "5", program=MINUTE, MA_HANG_DETECT_TIME="1")
-    run.until("spawned")
+    run = runs.spawned(*AUTO, "sleep", "5", program=MINUTE, MA_HANG_DETECT_TIME="1")
     for key, value in IDLE.items():
         fake.later(2.0, 0, **{key: value})
     assert run.wait() == 0, run.log()
@@ -193,8 +182,7 @@ def test_last_sample_of_a_blocked_probe_is_no_proof(runs: Runs) -> None:
     fake = faked(runs)
     fake.set(0, **SPINNING)
     code = "import os\nwhile not os.path.exists('nvml.state.blocked'): pass\n" + FOR.format(1.5, "pass")
-    run = runs.start(*AUTO, sys.executable, "-c", code, program=program, MA_HANG_DETECT_TIME="1")
-    run.until("spawned")
+    run = runs.spawned(*AUTO, sys.executable, "-c", code, program=program, MA_HANG_DETECT_TIME="1")
     fake.later(0.8, "-", blocks="*")
     assert run.wait() == 0, run.log()
     assert run.named("hang") == []

@@ -20,15 +20,13 @@ WAITS = "import time; {0}; time.sleep(1); sys.exit(3)"
 def test_a_timeout_of_years_is_no_internal_error(runs: Runs, name: str) -> None:
     options = [word for one in TIMEOUTS for word in (f"--{one}-timeout", "3000d" if one == name else "off")]
     begin = {"start": "0", "section": "ft.section('long').__enter__()"}.get(name, "ft.beat(1)")
-    run = runs.run(*options, *python(WAITS.format(begin)), program=patched(NOTHING_ELSE))
-    assert run.wait() == 3, run.log()
+    run = runs.ends(3, *options, *python(WAITS.format(begin)), program=patched(NOTHING_ELSE))
     assert not run.named("problem")
 
 
 def test_a_grace_of_months_is_no_internal_error(runs: Runs) -> None:
     script = "trap 'sleep 1; exit 5' TERM; touch ready; while :; do sleep 0.01; done"
-    run = runs.start("--stop-grace", "100d", "sh", "-c", script, program=patched(NOTHING_ELSE))
-    run.until("spawned")
+    run = runs.spawned("--stop-grace", "100d", "sh", "-c", script, program=patched(NOTHING_ELSE))
     wait_for((runs.folder / "ready").exists, "the handler of the script")
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 5, run.log()
@@ -36,7 +34,6 @@ def test_a_grace_of_months_is_no_internal_error(runs: Runs) -> None:
 
 def test_the_work_at_the_end_may_take_years(runs: Runs) -> None:
     grace = {"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "9999999999"}
-    run = runs.run("--on-exit", "sleep 1; touch done", "sh", "-c", "exit 3", **grace)
-    assert run.wait() == 3, run.log()
+    run = runs.ends(3, "--on-exit", "sleep 1; touch done", "sh", "-c", "exit 3", **grace)
     assert (runs.folder / "done").exists()
     assert not run.named("problem")

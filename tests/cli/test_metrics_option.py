@@ -1,7 +1,5 @@
 """`--metrics` and `--metrics-file`, as a user gives them."""
 
-import os
-import signal
 import urllib.request
 from pathlib import Path
 
@@ -114,8 +112,7 @@ def test_counters_continue_over_restarts_and_a_killed_ftrun(runs: Runs) -> None:
     assert first["ftrun_restarts_total"]["hang"] == 1
     assert first["ftrun_lost_seconds_total"]["hang"] >= 0.5
     assert first["ftrun_wall_seconds_total"][""] >= sum(first["ftrun_lost_seconds_total"].values())
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
+    run.kill_ftrun()
     again = runs.start(*options, *python(f"import os, time\n{WAITS_IN_A_SECTION}"))
     second = scrape(address(again, len(run.named("listening")) + 1))
     assert second["ftrun_restarts_total"]["hang"] >= 1

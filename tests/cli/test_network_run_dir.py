@@ -15,7 +15,7 @@ import pytest
 from ftrun.host.work_dir import local_folder as folder
 from support.network_disk import Disk
 from support.network_disk import disk as disk
-from support.runs import FTCTL, PID1, Run, Runs, need_pid1, patched, state_of, wait_for
+from support.runs import PID1, Run, Runs, ftctl, need_pid1, patched, state_of, wait_for
 
 HANGS_ONCE = ("--start-timeout", "1s", "sh", "-c", "test $MA_PROC_START_CNT -ge 2 || sleep 1000")
 WAITS = ("sh", "-c", "until test -e go; do sleep 0.02; done; exit 7")
@@ -54,9 +54,10 @@ def go(runs: Runs) -> None:
     (runs.folder / "go").touch()
 
 
-def ftctl(runs: Runs, *words: str, run_dir: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [*FTCTL, words[0], "--run-dir", str(run_dir or runs.run_dir), *words[1:]]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+def told(runs: Runs, verb: str, *words: str, run_dir: Path | None = None) -> str:
+    done = ftctl(verb, "--run-dir", str(run_dir or runs.run_dir), *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def names(path: Path) -> list[str]:
@@ -109,8 +110,8 @@ def test_disk_that_answers_only_later_gets_the_complete_run(runs: Runs, net: Dis
     run = start(runs, *HANGS_ONCE[:-1], f"{HANGS_ONCE[-1]}; {waits}", first=DEAD)
     run.until("first_beat")
     assert "it did not answer in time, so the job starts without" in run.stderr
-    assert "no verdicts" in ftctl(runs, "pause").stdout
-    assert ftctl(runs, "resume").stdout
+    assert "no verdicts" in told(runs, "pause")
+    assert told(runs, "resume")
     wait_for(lambda: state_of(run.pid) == "S", "PID 1 to wait for events, and not for that disk")
     net.come_back()
     real = net.real / "run"
@@ -134,10 +135,10 @@ def test_another_node_sees_that_the_job_runs(runs: Runs, net: Disk) -> None:
     (seen / "state.json").write_text(state.replace(boot, "another"))
     with (seen / "mirror.lock").open("r+") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
-        found = json.loads(ftctl(runs, "status", "--json", run_dir=seen).stdout)
+        found = json.loads(told(runs, "status", "--json", run_dir=seen))
         assert (found["alive"], found["phase"]) == (True, "starting")
         assert 0 <= found["up"] < 3600
-    assert json.loads(ftctl(runs, "status", "--json", run_dir=seen).stdout)["phase"] == "cut off"
+    assert json.loads(told(runs, "status", "--json", run_dir=seen))["phase"] == "cut off"
     go(runs)
     assert run.wait() == 7
 
@@ -146,7 +147,7 @@ def test_disk_that_stops_answering_gets_the_rest_at_the_next_run(runs: Runs, net
     run = start(runs, *WAITS, last=DEAD)
     wait_for((net.real / "run" / "state.json").exists, "the first copy")
     net.die()
-    assert ftctl(runs, "restart").stdout
+    assert told(runs, "restart")
     run.until("spawned", 2)
     go(runs)
     assert run.wait() == 7, run.log()
@@ -181,10 +182,9 @@ def test_stop_before_the_state_is_read_leaves_it_unchanged(runs: Runs, net: Disk
     assert not (runs.folder / "started").exists()
     net.come_back()
     assert {path.name: path.read_bytes() for path in real.iterdir()} == before
-    run = runs.start(
-        "sh", "-c", "exit $MA_PROC_START_CNT", program=program(), TMPDIR=str(temp)
+    run = runs.ends(
+        2, "sh", "-c", "exit $MA_PROC_START_CNT", program=program(), TMPDIR=str(temp)
     )  # on the node of the stop
-    assert run.wait() == 2, run.log()
     assert not list(real.glob("*.unread-*"))
 
 
@@ -213,8 +213,7 @@ def test_second_ftrun_is_refused_on_this_node(runs: Runs, net: Disk) -> None:
     temp.mkdir()
     link.symlink_to(net.view)
     for run_dir, environment in ((runs.run_dir, {}), (runs.run_dir, {"TMPDIR": str(temp)}), (link / "run", {})):
-        second = runs.run("true", run_dir=run_dir, **environment)
-        assert second.wait() == 2
+        second = runs.ends(2, "true", run_dir=run_dir, **environment)
         assert "another ftrun works in it" in second.stderr
     shutil.rmtree(folder(str(link / "run")), ignore_errors=True)
     go(runs)
@@ -250,13 +249,12 @@ def test_stderr_on_a_dead_disk_does_not_block_pid_1(runs: Runs, disk: Disk) -> N
     """Its lines are written by a helper, once the disk answers."""
     file = disk.view / "stderr"
     script = f"trap '' TERM; {WAITS[-1]}"
-    run = runs.start("--stop-grace", "1s", "sh", "-c", script, prefix=("sh", "-c", f'exec "$@" 2> {file}', "sh"))
-    run.until("spawned")
+    run = runs.spawned("--stop-grace", "1s", "sh", "-c", script, prefix=("sh", "-c", f'exec "$@" 2> {file}', "sh"))
     lines = wait_for(lambda: (disk.real / "stderr").read_text(), "the first line")
     assert lines.startswith("[ftrun] attempt 1 started;")
     disk.die()
     try:
-        assert ftctl(runs, "restart").stdout
+        assert told(runs, "restart")
         run.until("spawned", 2)
         wait_for(lambda: state_of(run.pid) == "S", "PID 1 to wait for events, and not for that disk")
     finally:
@@ -315,8 +313,7 @@ def test_stop_before_the_phases_file_is_read_leaves_it_unchanged(runs: Runs, net
 
 
 def test_temp_folder_on_the_disk_is_replaced_by_tmp(runs: Runs, net: Disk) -> None:
-    run = runs.start("sh", "-c", "echo $FTRUN_RUN_DIR", program=program(), TMPDIR=str(net.view))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "sh", "-c", "echo $FTRUN_RUN_DIR", program=program(), TMPDIR=str(net.view))
     path = Path(run.stdout.strip())
     assert path.parent == Path("/tmp")
     shutil.rmtree(path)

@@ -22,18 +22,15 @@ SAID = "cannot start a process: [Errno 11] Resource temporarily unavailable; try
 
 
 def test_a_restart_waits_for_a_process(runs: Runs) -> None:
-    run = runs.run(
-        *RESTARTS, "sh", "-c", "echo $MA_PROC_START_CNT; exit 3", program=patched(LACKING.format(seconds=60, times=3))
-    )
-    assert run.wait() == 93, run.log()
+    program = patched(LACKING.format(seconds=60, times=3))
+    run = runs.ends(93, *RESTARTS, "sh", "-c", "echo $MA_PROC_START_CNT; exit 3", program=program)
     assert run.stdout == "1\n2\n"
     assert run.stderr.count(f"{SAID} 60s") == 1
     assert f"{SAID} 60s" in (run.run_dir / "run.log").read_text()
 
 
 def test_a_restart_that_gets_no_process_in_time_is_an_internal_error(runs: Runs) -> None:
-    run = runs.run(*RESTARTS, "sh", "-c", "exit 3", program=patched(LACKING.format(seconds=0.2, times=10**6)))
-    assert run.wait() == 125, run.log()
+    run = runs.ends(125, *RESTARTS, "sh", "-c", "exit 3", program=patched(LACKING.format(seconds=0.2, times=10**6)))
     assert run.stderr.count(SAID) == 1
     assert runs.verdict["message"] == "cannot start a process: [Errno 11] Resource temporarily unavailable"
 
@@ -48,6 +45,5 @@ def test_a_restart_that_gets_no_process_can_be_stopped(runs: Runs) -> None:
 
 def test_a_first_start_fails_at_once_as_without_ftrun(runs: Runs) -> None:
     lacking = LACKING.format(seconds=3600, times=10**6).replace("1 < len(calls)", "0 < len(calls)")
-    run = runs.run("true", program=patched(lacking))
-    assert run.wait() == 125, run.log()
+    run = runs.ends(125, "true", program=patched(lacking))
     assert "trying again" not in run.stderr

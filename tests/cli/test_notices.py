@@ -98,8 +98,7 @@ def start_line(run: Run) -> str:
 
 
 def test_start_line_is_the_first_and_written_once(runs: Runs) -> None:
-    run = runs.run("--restart-on", "failure", "--backoff", "off", "sh", "-c", ONCE_FAILING)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--restart-on", "failure", "--backoff", "off", "sh", "-c", ONCE_FAILING)
     first, *others = lines(run)
     assert first == f"[ftrun] {start_line(run)}"
     assert len(others) == 2, others  # the restart, and the end
@@ -120,17 +119,14 @@ def test_one_warning_of_a_program_without_heartbeats(runs: Runs) -> None:
 
 
 def test_quiet_suppresses_both_lines(runs: Runs) -> None:
-    run = runs.run("-q", "sleep", "1.5", program=PROGRAM)
-    assert run.wait() == 0
+    run = runs.ends(0, "-q", "sleep", "1.5", program=PROGRAM)
     assert run.whole_stderr == ""
 
 
 def test_command_line_as_one_argument_gets_a_hint(runs: Runs) -> None:
-    run = runs.run("python train.py --lr 3")
-    assert run.wait() == 127
+    run = runs.ends(127, "python train.py --lr 3")
     assert "python train.py --lr 3: command not found (it is one argument with spaces: try without" in run.stderr
-    run = runs.run("no-such-program")
-    assert run.wait() == 127
+    run = runs.ends(127, "no-such-program")
     assert run.stderr == "[ftrun] no-such-program: command not found\n"
 
 

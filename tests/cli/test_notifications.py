@@ -117,8 +117,7 @@ def test_a_full_disk_is_reported_though_it_can_not_be_recorded(runs: Runs) -> No
     full, seen = runs.folder / "full", runs.folder / "seen"
     prefix = tuple(runs.mounted(f"mkdir {full}; mount -t tmpfs -o size=1m tmpfs {full}"))
     script = f"cat /dev/zero > {full}/zeros; until test -s {seen}; do sleep 0.05; done; rm {full}/zeros"
-    run = runs.start("--on-event", f"cat >> {seen}", "sh", "-c", script, prefix=prefix, run_dir=full)
-    assert run.wait() == 0, run.log()
+    runs.ends(0, "--on-event", f"cat >> {seen}", "sh", "-c", script, prefix=prefix, run_dir=full)
     found, _ = json.JSONDecoder().raw_decode(seen.read_text())  # another one follows at the end
     assert found["event"] == "disk"
     assert f"the disk of the run dir {full} is full" in found["text"]

@@ -33,8 +33,7 @@ def test_metrics_and_spans_of_a_run(packages: Path, runs: Runs) -> None:
     program = patched(f"import ftrun.host.helpers as h\nh.CODE = {first!r} + h.CODE")
     file = runs.folder / "ftrun.prom"
     with receiving() as collector:
-        run = runs.run("--otlp", collector.url, "--metrics-file", str(file), "sh", "-c", "exit 3", program=program)
-        assert run.wait() == 3, run.log()
+        run = runs.ends(3, "--otlp", collector.url, "--metrics-file", str(file), "sh", "-c", "exit 3", program=program)
         wait_for(lambda: collector.named("run"), "the last span")
         wait_for(lambda: any(log["attributes"]["ftrun.event"] == "ended" for log in collector.logs), "the last log")
     assert "ftrun_" in file.read_text()

@@ -31,8 +31,7 @@ def test_exit_hooks_run_last_after_the_verdict_and_change_no_code(runs: Runs) ->
     log, events = runs.folder / "termination-log", runs.run_dir / "events.jsonl"
     hooks = ("echo one >> done", f"cat {log} {events} > copy", "echo gone >&2; exit 3", "echo two >> done")
     options = [word for hook in hooks for word in ("--on-exit", hook)]
-    run = runs.run(*options, "--unmount", "/nowhere", "sh", "-c", "echo command >> done; exit 7")
-    assert run.wait() == 7, run.log()
+    run = runs.ends(7, *options, "--unmount", "/nowhere", "sh", "-c", "echo command >> done; exit 7")
     assert (runs.folder / "done").read_text().split() == ["command", "one", "two"]
     copy = (runs.folder / "copy").read_text()
     assert copy.startswith('{"schema": 1, "verdict": "failed", "exit_code": 7')
@@ -51,8 +50,7 @@ def test_exit_hooks_run_once_and_not_at_a_restart(runs: Runs) -> None:
 
 
 def test_exit_hooks_are_limited_by_the_grace_period(runs: Runs, left: Path) -> None:
-    run = runs.run("--on-exit", LONG.format(left), "sh", "-c", "exit 7", **A_SECOND)
-    assert run.wait() == 7, run.log()
+    run = runs.ends(7, "--on-exit", LONG.format(left), "sh", "-c", "exit 7", **A_SECOND)
     (problem,) = run.named("problem")
     assert "not completed in time; it continues after the end of ftrun" in problem["what"]
     assert alive(number_in(left)), "it goes on"
@@ -89,8 +87,7 @@ def test_mount_is_removed_at_the_end(runs: Runs) -> None:
     prefix = runs.mounted(f"mount -t tmpfs none {disk}")
     look = f"grep -c {disk} /proc/self/mountinfo > $0; true"
     work = ["--on-exit", f"sh -c '{look}' before", "--unmount", str(disk)]
-    run = runs.run(*work, "sh", "-c", f"touch {disk}/data", prefix=prefix)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *work, "sh", "-c", f"touch {disk}/data", prefix=prefix)
     assert (runs.folder / "before").read_text() == "1\n", "commands come first"
     assert not run.named("problem"), "umount would complain if it were not mounted"
     assert list(disk.iterdir()) == []
@@ -103,8 +100,7 @@ def test_busy_mount_is_detached_after_the_grace_period(runs: Runs, left: Path) -
     stays = f"cd {disk}; {LONG.format(left)}"
     script = f"mount -t tmpfs none {disk}\nprintf x > {disk}/x"
     options = ["--on-exit", stays, "--unmount", str(disk)]
-    run = runs.run(*options, "true", prefix=runs.mounted(script), **ENOUGH)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *options, "true", prefix=runs.mounted(script), **ENOUGH)
     problems = [record["what"] for record in run.named("problem")]
     assert any(what.startswith(f"umount {disk}: not completed in time") for what in problems), problems
     pid = int(left.read_text())
@@ -116,7 +112,6 @@ def test_busy_mount_is_detached_after_the_grace_period(runs: Runs, left: Path) -
 def test_exit_hooks_of_pid_1(runs: Runs) -> None:
     need_pid1()
     work = ["--on-exit", "sleep 3600", "--on-exit", "touch done; sleep 3600"]
-    run = runs.run(*work, "sh", "-c", "exit 7", prefix=PID1, **A_SECOND)
-    assert run.wait() == 7, run.log()
+    run = runs.ends(7, *work, "sh", "-c", "exit 7", prefix=PID1, **A_SECOND)
     problems = [record["what"].partition(":")[0] for record in run.named("problem")]
     assert problems == ["sleep 3600", "touch done; sleep 3600"]

@@ -14,7 +14,7 @@ import pytest
 
 from ftrun.config import option_values
 from support.refusals import refusal
-from support.runs import Record, Run, Runs, wait_for
+from support.runs import Record, Run, Runs, objects, wait_for
 
 STAMPED = re.compile(r"\d{8}_\d{6}_restartable")
 FAILURE = ("--restart-on", "failure", "--backoff", "1ms", "--grace", "off")
@@ -50,8 +50,7 @@ def run_dirs(runs: Runs, folder: Path | None = None) -> list[Path]:
 
 
 def records(run_dir: Path, *events: str) -> list[Record]:
-    lines = (run_dir / "events.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["event"] in events]
+    return [record for record in objects(run_dir / "events.jsonl") if record["event"] in events]
 
 
 def started(runs: Runs, run: Run, number: int) -> None:
@@ -64,8 +63,7 @@ def started(runs: Runs, run: Run, number: int) -> None:
 
 def test_phases_run_in_sequence_each_with_its_own_run_dir(runs: Runs) -> None:
     phases = config(runs, phase("fetch"), phase("train", "echo trained"), phase("evaluate"))
-    run = runs.run(*phases)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *phases)
     assert seen(runs) == ["fetch 1", "train 1", "evaluate 1"]
     folders = [line.split()[2] for line in (runs.folder / "seen").read_text().splitlines()]
     assert folders == list(map(str, run_dirs(runs)))
@@ -99,23 +97,20 @@ def test_killed_ftrun_continues_with_the_interrupted_phase(runs: Runs) -> None:
     started(runs, killed, 2)
     killed.process.kill()
     killed.wait()
-    run = runs.run(*phases)
-    assert run.wait() == 0, run.log()
+    runs.ends(0, *phases)
     assert seen(runs) == ["fetch 1", "train 1", "train 2"]
     assert [r["reason"] for r in records(run_dirs(runs)[1], "started")] == ["first", "failure"]
 
 
 def test_wrong_arguments_of_a_later_phase_end_with_94(runs: Runs) -> None:
     """The count of starts goes on from phase to phase, but each has a command of its own."""
-    run = runs.run(*config(runs, phase("fetch", "exit 0"), phase("train", "exit 2"), **{"restart-on": "failure"}))
-    assert run.wait() == 94, run.log()
+    runs.ends(94, *config(runs, phase("fetch", "exit 0"), phase("train", "exit 2"), **{"restart-on": "failure"}))
     assert seen(runs) == ["fetch 1", "train 1"]
 
 
 def test_each_phase_has_its_own_restart_budget(runs: Runs) -> None:
     script = "exit $((N < 4))"
-    run = runs.run(*FAILURE, *config(runs, phase("fetch", script), phase("train", script)))
-    assert run.wait() == 0, run.log()
+    runs.ends(0, *FAILURE, *config(runs, phase("fetch", script), phase("train", script)))
     assert seen(runs) == [f"{name} {n}" for name in ("fetch", "train") for n in (1, 2, 3, 4)]
     assert [[r["consecutive"] for r in records(path, "restart")] for path in run_dirs(runs)] == [[1, 2, 3]] * 2
 
@@ -186,9 +181,6 @@ def test_stop_between_two_phases_ends_them_all(runs: Runs) -> None:
     assert seen(runs)[2:] == ["train 1", "end 0"], "what has succeeded is not repeated"
 
 
-# --- the end of the container -----------------------------------------------------------------------------------------
-
-
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 VALID = {"name": "fetch", "command": "touch seen"}
@@ -228,8 +220,7 @@ PHASES_FILES = {
 def test_phases_file_of_other_phases_is_kept_and_all_run_again(runs: Runs, content: str) -> None:
     runs.run_dir.mkdir()
     (runs.run_dir / "phases.json").write_text(content)
-    run = runs.run(*config(runs, phase("fetch"), phase("train")))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *config(runs, phase("fetch"), phase("train")))
     assert seen(runs) == ["fetch 1", "train 1"]
     (aside,) = runs.run_dir.glob("phases.json.other-*")
     assert aside.read_text() == content
@@ -241,21 +232,18 @@ def test_impossible_run_dir_in_the_phases_file_is_not_used(runs: Runs) -> None:
     runs.run_dir.mkdir()
     note = {"schema": 1, "phases": [{"name": "fetch", "run_dir": "..", "succeeded": False}]}
     (runs.run_dir / "phases.json").write_text(json.dumps(note))
-    run = runs.run(*config(runs, phase("fetch")))
-    assert run.wait() == 0, run.log()
+    runs.ends(0, *config(runs, phase("fetch")))
     assert seen(runs) == ["fetch 1"]
 
 
 def test_phases_file_that_cannot_be_written_is_no_obstacle(runs: Runs) -> None:
-    run = runs.run(*config(runs, phase("fetch", "rm run/phases.json; mkdir run/phases.json"), phase("train")))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *config(runs, phase("fetch", "rm run/phases.json; mkdir run/phases.json"), phase("train")))
     assert seen(runs) == ["fetch 1", "train 1"]
     assert "phases.json: Is a directory" in run.stderr
 
 
 def test_impossible_state_dir_is_a_usage_error(runs: Runs) -> None:
-    run = runs.run("--state-dir", "/proc/nowhere", *config(runs, phase("fetch")))
-    assert run.wait() == 2, run.log()
+    run = runs.ends(2, "--state-dir", "/proc/nowhere", *config(runs, phase("fetch")))
     assert run.stderr.count("\n") == 1
     assert seen(runs) == []
 
@@ -279,8 +267,7 @@ def test_signals_reach_the_second_phase(runs: Runs) -> None:
 
 def test_a_phase_leaves_no_descriptor_open(runs: Runs) -> None:
     """A job of many phases needs no more of them than one.  Two or three are open only while a command is executed."""
-    run = runs.run(*config(runs, *(phase(name, "ls /proc/$PPID/fd | wc -l") for name in "abcdefgh")))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *config(runs, *(phase(name, "ls /proc/$PPID/fd | wc -l") for name in "abcdefgh")))
     counts = [int(word) for word in run.stdout.split()]
     assert len(counts) == 8
     assert counts[-1] <= counts[0] + 4

@@ -32,8 +32,7 @@ def test_checkpoint_file_is_progress_and_passed_to_the_next_start(runs: Runs) ->
         "os._exit(1 if n < 3 else 0)\n"
     )
     options = ("--restart-on", "failure", "--max-restarts", "1", "--backoff", "10ms", "--grace", "off")
-    run = runs.start(*options, "--progress", "*.ckpt", *python(SAVE + code))
-    run.until("spawned")
+    run = runs.spawned(*options, "--progress", "*.ckpt", *python(SAVE + code))
     wait_for(lambda: run.helper("checkpoint_watcher"), "the helper")
     wait_for(lambda: renamed_in(runs.folder / "early.ckpt") and run.named("progress"), "that it watches")
     renamed_in(runs.folder / "last.ckpt")

@@ -31,8 +31,7 @@ def only(run: Run, event: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("kind", quick(["stop", "spin"]))
 def test_hang_is_found_and_training_resumes_in_place(runs: Runs, kind: str) -> None:
-    run = runs.run(*HANG, *FTHANG, *FAST, kind)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *HANG, *FTHANG, *FAST, kind)
     assert f"hanging: {kind}" in run.stdout
     assert "start 2 (restart after hang): resumed at step 5" in run.stdout
     assert "finished at step 20" in run.stdout
@@ -62,16 +61,14 @@ def test_hang_is_found_and_training_resumes_in_place(runs: Runs, kind: str) -> N
 def test_after_limit_fail_ends_with_93(runs: Runs) -> None:
     """Here a given start timeout, which applies without any heartbeat."""
     options = ("--start-timeout", "700ms", "--grace", "off", "--after-limit", "fail", "--max-restarts", "0")
-    run = runs.run(*options, *FTHANG, *FAST, "--no-hooks", "nobeat")
-    assert run.wait() == 93, run.log()
+    run = runs.ends(93, *options, *FTHANG, *FAST, "--no-hooks", "nobeat")
     assert only(run, "ended")["verdict"] == "failure-limit"
     found = only(run, "hang")
     assert (found["rule"], found["rank"], found["limit"]) == ("start", None, 0.7)
 
 
 def test_fourth_hang_in_a_row_ends_with_195(runs: Runs) -> None:
-    run = runs.run(*HANG, *FTHANG, *FAST, "--times", "9", "sleep")
-    assert run.wait() == 195, run.log()
+    run = runs.ends(195, *HANG, *FTHANG, *FAST, "--times", "9", "sleep")
     assert len(run.named("hang")) == 4
     assert [(r["start_cnt"], r["consecutive"], r["attempt"]) for r in run.named("restart")] == [
         (2, 1, 2),
@@ -104,8 +101,7 @@ def test_records_are_written_before_their_effects(runs: Runs) -> None:
         "if ft.attempt().is_restart: copy()\n"
         "signal.signal(signal.SIGTERM, copy); ft.beat(); time.sleep(3600)\n"
     )
-    run = runs.run("--hang-timeout", "500ms", "--grace", "30s", *python(code))
-    assert run.wait() == 0, run.log()
+    runs.ends(0, "--hang-timeout", "500ms", "--grace", "30s", *python(code))
     first, second, _ = (runs.folder / "copy").read_text().split("---\n")
     names = [[json.loads(line)["event"] for line in part.splitlines()] for part in (first, second)]
     assert names[0][-3:] == ["suspect", "hang", "stopping"]
@@ -113,8 +109,7 @@ def test_records_are_written_before_their_effects(runs: Runs) -> None:
 
 
 def test_failure_is_passed_on_by_default(runs: Runs) -> None:
-    run = runs.run(*FTHANG, *FAST, "crash", "7")
-    assert run.wait() == 7
+    run = runs.ends(7, *FTHANG, *FAST, "crash", "7")
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("failed", 7)
     assert "restart" not in run.order
     assert run.stderr.startswith("[ftrun] ended with 7 (failed) after ")
@@ -142,8 +137,7 @@ again = ft.attempt().is_restart
 def test_hang_of_one_rank_is_a_hang_of_the_job(runs: Runs) -> None:
     code = "rank(0, lambda: train(100 if again else 10**6))\n"
     code += "rank(1, lambda: (train(5), again or time.sleep(3600)))\nwait()"
-    run = runs.run(*HANG, *python(RANKS + code))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *HANG, *python(RANKS + code))
     found = only(run, "hang")
     assert (found["rank"], found["step"]) == (1, 4)
 
@@ -151,8 +145,7 @@ def test_hang_of_one_rank_is_a_hang_of_the_job(runs: Runs) -> None:
 def test_rank_that_is_done_or_gone_is_not_suspected(runs: Runs) -> None:
     code = "rank(0, lambda: train(160, 0.025))\nrank(1, lambda: (train(5), ft.done(), time.sleep(4)))\n"
     code += "rank(2, lambda: train(3))\nwait()"
-    run = runs.run("--hang-timeout", "3s", *python(RANKS + code))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--hang-timeout", "3s", *python(RANKS + code))
     assert "hang" not in run.order
 
 
@@ -164,8 +157,7 @@ def keep_alive():
 if ft.attempt().is_restart: sys.exit(0)
 ft.beat(1); threading.Thread(target=keep_alive, daemon=True).start(); time.sleep(3600)
 """
-    run = runs.run(*HANG, *python(code))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *HANG, *python(code))
     assert only(run, "hang")["rule"] == "step"
 
 
@@ -178,8 +170,7 @@ with ft.section('evaluate', timeout='1s'):
     while True:
         with ft.section('batch', timeout='1h'): ft.beat(); time.sleep(0.02)
 """
-    run = runs.run("--grace", "off", *python(code))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--grace", "off", *python(code))
     found = only(run, "hang")
     assert (found["rule"], found["section"], found["limit"]) == ("section", "evaluate", 1.0)
     assert (runs.folder / "last").read_text() == "'evaluate'", "the outermost one"
@@ -188,8 +179,7 @@ with ft.section('evaluate', timeout='1s'):
 def test_given_hang_timeout_applies_in_sections_that_the_hooks_open_by_themselves(runs: Runs) -> None:
     code = "import time\nfrom ftrun_hooks._section import Automatic\nft.beat(1)\n"
     code += "with Automatic('torch.save'): time.sleep(600)\n"
-    run = runs.run(*HANG, "--max-restarts", "0", *python(code))
-    assert run.wait() == 195, run.log()
+    run = runs.ends(195, *HANG, "--max-restarts", "0", *python(code))
     found = only(run, "hang")
     assert (found["rule"], found["section"], found["limit"]) == ("section", "torch.save", 1.0)
 
@@ -203,8 +193,7 @@ def test_each_start_gets_its_number_and_reason(runs: Runs) -> None:
         "with ft.section('collective', timeout=0.5): time.sleep(3600)"
     )
     inner = {"FTRUN_RESTART_REASON": "peer", "FTRUN_LAST_STEP": "99", "FTRUN_BEAT_DIR": "/nowhere"}
-    run = runs.run("--grace", "off", *python(code), **inner)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--grace", "off", *python(code), **inner)
     first, second, third = seen(runs)
     assert [given["MA_PROC_START_CNT"] for given in (first, second, third)] == ["1", "2", "3"]
     assert {given["MA_SCHEDULE_CNT"] for given in (first, second, third)} == {"1"}
@@ -219,8 +208,7 @@ def test_each_start_gets_its_number_and_reason(runs: Runs) -> None:
 
 def test_progress_restores_the_restart_budget(runs: Runs) -> None:
     code = "s = ft.attempt().start_cnt; ft.checkpoint(s); sys.exit(s < 4)"
-    run = runs.run("--restart-on", "failure", "--backoff", "1ms", "--max-restarts", "1", *python(code))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--restart-on", "failure", "--backoff", "1ms", "--max-restarts", "1", *python(code))
     assert [r["consecutive"] for r in run.named("restart")] == [1] * 3
 
 
@@ -262,7 +250,6 @@ def test_touch_file_is_a_heartbeat_and_its_silence_a_hang(runs: Runs) -> None:
 i=0; while [ $i -lt 15 ]; do touch $FTRUN_BEAT_DIR/touch; sleep 0.2; i=$((i+1)); done
 echo silent; exec sleep 3600
 """
-    run = runs.run(*HANG, "sh", "-c", code)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *HANG, "sh", "-c", code)
     assert "silent" in run.stdout, "not while it was touched"
     assert only(run, "hang")["rank"] == -1

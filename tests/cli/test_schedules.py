@@ -220,8 +220,7 @@ QUICK = ("--hang-timeout", "300ms", "--grace", "off", "--backoff", "1ms", "--max
 def test_hang_is_restarted_where_the_platform_asks_for_it(runs: Runs, options: tuple[str, ...], code: int) -> None:
     """ModelArts: after the last restart upon suspension the job has failed, also where failures are rescheduled."""
     given = {RETRY: "3", HANG_RETRY: "true", UNCONDITIONAL: "true"}
-    run = runs.run(*QUICK, *options, *annotations(runs, **given), *python(HANGS))
-    assert run.wait() == code, run.log()
+    run = runs.ends(code, *QUICK, *options, *annotations(runs, **given), *python(HANGS))
     assert len(run.named("restart")) == 1
 
 
@@ -236,8 +235,7 @@ def test_hang_is_left_alone_where_the_platform_asks_for_no_restart(runs: Runs) -
 
 def test_annotations_for_others_are_recorded_unchanged(runs: Runs) -> None:
     given = {RETRY: "3", POD: "2", "fault-retry-times": "4", "recover-strategy": "recover,dump"}
-    run = runs.run(*annotations(runs, **given, unheard="of"), "true")
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *annotations(runs, **given, unheard="of"), "true")
     assert run.named("started")[0]["annotations"] == given
     assert not run.named("problem")
     assert run.stderr == ""
@@ -262,8 +260,7 @@ def test_malformed_annotations_file_does_not_stop_the_job(runs: Runs, kind: str)
         path.symlink_to("/dev/zero")
     else:
         os.mkfifo(path)
-    run = runs.start("--annotations", str(path), "true")
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--annotations", str(path), "true")
     assert len(run.stderr) < 10_000
     assert all(len(record["what"]) < 1000 for record in run.named("problem"))
     assert len(run.named("problem")) < 20

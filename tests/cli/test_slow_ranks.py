@@ -62,8 +62,7 @@ def test_the_rank_that_works_30_percent_longer_is_recorded_with_its_place(
 @pytest.mark.parametrize("mode", ["equal", "save", "crowded"])
 def test_equal_ranks_and_one_that_saves_now_and_then_are_no_stragglers(runs: Runs, tmp_path: Path, mode: str) -> None:
     pytest.importorskip("torch")
-    run = runs.start("--nproc-per-node", "4", "--", sys.executable, "-c", TRAIN, mode, str(tmp_path / "saved"))
-    run.until("spawned")
+    run = runs.spawned("--nproc-per-node", "4", "--", sys.executable, "-c", TRAIN, mode, str(tmp_path / "saved"))
 
     def measured() -> bool:
         ranks = read_snapshot(str(run.run_dir)).ranks

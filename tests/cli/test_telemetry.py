@@ -34,8 +34,7 @@ def test_attempts_restarts_and_hangs_are_spans_and_records_are_logs(runs: Runs) 
     with receiving() as collector:
         options = ("--otlp", collector.url, "--hang-timeout", "3s", "--grace", "off", "--node-name", "here")
         slow = ("--after", "7", "--steps", "200", "--step-time", "20ms")
-        run = runs.run(*options, *FTHANG, *slow, "sleep", TRACEPARENT=f"00-{TRACE}-b7ad6b7169203331-01")
-        assert run.wait() == 0, run.log()
+        runs.ends(0, *options, *FTHANG, *slow, "sleep", TRACEPARENT=f"00-{TRACE}-b7ad6b7169203331-01")
         wait_for(lambda: collector.named("run"), "the last span")
         wait_for(lambda: any(log["attributes"]["ftrun.event"] == "ended" for log in collector.logs), "the last log")
     (whole,) = collector.named("run")
@@ -75,8 +74,7 @@ def test_a_section_is_a_span(runs: Runs) -> None:
 def test_a_collector_that_is_gone_delays_the_end_by_seconds_at_most(runs: Runs) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    run = runs.run("--otlp", f"http://127.0.0.1:{port}", "sh", "-c", "sleep 2; exit 3")
-    assert run.wait() == 3
+    runs.ends(3, "--otlp", f"http://127.0.0.1:{port}", "sh", "-c", "sleep 2; exit 3")
 
 
 # --- journald ---------------------------------------------------------------------------------------------------------

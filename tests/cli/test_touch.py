@@ -19,8 +19,7 @@ def block(language: str) -> str:
 
 def test_heartbeat_from_a_shell(runs: Runs) -> None:
     script = "step() { i=$((i + 1)); sleep 0.1; [ $i -lt 4 ]; }\n" + block("sh").replace("make -s step", "step")
-    run = runs.run(*QUICK, "sh", "-eu", "-c", script)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *QUICK, "sh", "-eu", "-c", script)
     assert run.until("first_beat")["rank"] == -1
 
 
@@ -28,7 +27,6 @@ def test_heartbeat_from_a_shell(runs: Runs) -> None:
 def test_heartbeat_from_c(runs: Runs) -> None:
     shutil.copy(HOUSE / "docs" / "examples" / "beat.c", runs.folder / "train.c")
     subprocess.run(["cc", "-Wall", "-Werror", "-o", "train", "train.c"], cwd=runs.folder, check=True)
-    run = runs.run(*QUICK, "./train")
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *QUICK, "./train")
     assert run.until("first_beat")["rank"] == -1
     assert subprocess.run([runs.folder / "train"], check=False).returncode == 0, "outside ftrun it does nothing"

@@ -25,8 +25,7 @@ ft.beat(1)
 
 def test_hung_process_among_others_is_named(runs: Runs) -> None:
     code = HOGWILD.format(uneven=False, hangs=True)
-    run = runs.run("--hang-timeout", "2s", "--max-restarts", "0", *python(code))
-    assert run.process.returncode == 195, run.log()
+    run = runs.ends(195, "--hang-timeout", "2s", "--max-restarts", "0", *python(code))
     (hang,) = run.named("hang")
     assert (hang["rank"], hang["step"], hang["rule"]) == (-1 - hang["pid"], 5, "step")
     assert f"process {hang['pid']} (no RANK) stopped at step 5" in run.log()
@@ -35,6 +34,5 @@ def test_hung_process_among_others_is_named(runs: Runs) -> None:
 
 def test_uneven_work_and_a_joining_parent_are_no_hang(runs: Runs) -> None:
     """The last child works for longer than the limit after the first has ended."""
-    run = runs.run("--hang-timeout", "2s", "--max-restarts", "0", *python(HOGWILD.format(uneven=True, hangs=False)))
-    assert run.process.returncode == 0, run.log()
+    run = runs.ends(0, "--hang-timeout", "2s", "--max-restarts", "0", *python(HOGWILD.format(uneven=True, hangs=False)))
     assert run.named("suspect") + run.named("hang") + run.named("problem") == []

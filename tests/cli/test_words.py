@@ -74,19 +74,18 @@ def test_last_line_of_a_group_that_never_formed_counts_the_wait(shares: bool, ru
     """Also where the start had to wait for the state dir."""
     disk = ("--state-dir", str(runs.folder / "state")) if shares else ()
     place = ("--group-size", "2", "--group-rank", "0", "--group-endpoint", f"127.0.0.1:{free_port()}")
-    run = runs.run(*place, *disk, "--wait-peer", "2s", "true")
-    assert run.wait() == 195, run.log()
+    run = runs.ends(195, *place, *disk, "--wait-peer", "2s", "true")
     found = re.search(r"ended with 195 \(.*?\) after ([\d.]+)s: .* 0 starts;", run.stderr)
     assert found is not None, run.stderr
     assert float(found[1]) >= 2
 
 
 def test_line_of_a_hang_has_finding_evidence_and_action(runs: Runs, tmp_path: Path) -> None:
-    run = runs.run(
+    run = runs.ends(
+        195,
         *("--hang-timeout", "1s", "--grace", "1s", "--max-restarts", "1"),
         *python("import time\nft.beat(step=7)\ndef stuck(): time.sleep(900)\nstuck()"),
     )
-    assert run.wait() == 195
     first, second, *_ = ours(run)
     report = re.escape(str(run.run_dir / "reports")) + r"/attempt-\d/report\.md"
     found = (
@@ -112,8 +111,7 @@ def test_every_line_of_the_json_format_is_json(runs: Runs) -> None:
 
 
 def test_last_line_summarises_the_run(runs: Runs) -> None:
-    run = runs.run(*python("for step in range(5): ft.beat(step=step)"))
-    assert run.wait() == 0
+    run = runs.ends(0, *python("for step in range(5): ft.beat(step=step)"))
     (line,) = ours(run)
     assert re.match(r"\[ftrun\] ended with 0 \(succeeded\) after \S+: 1 start, step 4; ", line), line
     assert line.endswith(f"; records: {run.run_dir}")

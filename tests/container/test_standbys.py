@@ -31,18 +31,9 @@ DIFFERENT = (
 )
 
 
-def standby(run: Run, what: str) -> Record:
-    """The first record `standby` of this kind."""
-    found: Record = wait_for(
-        lambda: next((one for one in run.named("standby") if one["what"] == what), None),
-        f"a record standby {what}: {run.named('standby', 'problem')}",
-    )
-    return found
-
-
 def fail(run: Run, folder: Path) -> None:
     """Once all standbys are ready, let the attempt fail."""
-    standby(run, "ready")
+    run.until("standby", what="ready")
     (folder / "fail").touch()
 
 
@@ -191,10 +182,10 @@ def test_forked_ranks_draw_other_numbers_with_torch(what: str, when: str, start:
     options += [*OPTIONS, "--nproc-per-node", "2", "--standby", "2" if when == "standby" else "off"]
     run = start(*command, options=options, env=environment)
     if when == "standby":
-        standby(run, "ready")
+        run.until("standby", what="ready")
     (tmp_path / "drawn").touch()
     assert run.finish()[0] == 0
-    (outcome,) = (one for one in run.named("standby") if one["what"] == "start")
+    (outcome,) = run.named("standby", what="start")
     assert (outcome["warm"], outcome["forked"]) == (2, 2), run.named("standby")
     values = [*drawn(tmp_path, 1), *drawn(tmp_path, 2)]
     assert all(len(set(map(str, of_each))) == 4 for of_each in zip(*values, strict=True)), values
@@ -205,10 +196,10 @@ def test_a_seed_that_an_import_sets_is_that_of_each_rank(what: str, start: Start
     command, environment = draws(tmp_path, what, "torch.default_generator.manual_seed(7)")
     options = [*OPTIONS, "--nproc-per-node", "2", "--standby", "2"]
     run = start(*command, options=options, env=environment)
-    standby(run, "ready")
+    run.until("standby", what="ready")
     (tmp_path / "drawn").touch()
     assert run.finish()[0] == 0
-    assert standby(run, "alone")["why"] == "an import has seeded torch"
+    assert run.until("standby", what="alone")["why"] == "an import has seeded torch"
     assert [values[0] for start in (1, 2) for values in drawn(tmp_path, start)] == [7, 7, 7, 7]
 
 
@@ -236,13 +227,13 @@ def test_what_a_fork_would_share_means_a_standby_that_imports_by_itself(
     command, stop = waits(tmp_path, "later")
     options = [*OPTIONS, "--nproc-per-node", "2", "--standby", "2", "--preload", "later"]
     run = start(*command, options=options, env=package(tmp_path, text))
-    standby(run, "ready")
+    run.until("standby", what="ready")
     stop.touch()
     assert run.finish()[0] == 0
-    alone = [one for one in run.named("standby") if one["what"] == "alone"]
+    alone = run.named("standby", what="alone")
     assert len(alone) == 2, "before the first start, and beside it"
     assert all(why in one["why"] for one in alone)
-    starts = [one for one in run.named("standby") if one["what"] == "start"]
+    starts = run.named("standby", what="start")
     assert [(one["attempt"], one["warm"], one["forked"]) for one in starts] == [(1, 0, 0), (2, 2, 0)]
 
 
@@ -266,7 +257,7 @@ def test_what_cannot_be_imported_before_the_first_start_means_a_cold_one(
     code, out, _ = run.finish()
     assert (code, out.split()) == (0, [b"done", b"done"])
     assert why in " ".join(one.get("why", "") for one in run.named("standby")), run.named("standby")
-    assert [one["warm"] for one in run.named("standby") if one["what"] == "start"] in ([0], [])
+    assert [one["warm"] for one in run.named("standby", what="start")] in ([0], [])
 
 
 EFFECTS = {
@@ -284,7 +275,7 @@ def test_no_command_runs_in_advance_that_would_have_effects(words: list[str], st
     run = start(*command, options=options, env={"BEGUN": str(begun)})
     assert run.finish()[0] == 0
     assert begun.read_text() == "begun\n" * (4 if words[0] == "sh" else 2)
-    assert standby(run, "cold")["why"]
+    assert run.until("standby", what="cold")["why"]
 
 
 HANGS = "import os, time\nwhile not os.path.exists(os.environ['GO']): time.sleep(0.01)"
@@ -311,7 +302,7 @@ def test_a_process_that_imports_before_the_first_start_may_die(
     os.kill(pid, number)
     code, out, _ = run.finish()
     assert (code, out.split()) == (0, [b"done", b"done"])
-    assert standby(run, "failed")["why"] == ("it was stopped" if number == signal.SIGSTOP else "it ended")
+    assert run.until("standby", what="failed")["why"] == ("it was stopped" if number == signal.SIGSTOP else "it ended")
 
 
 @pytest.mark.parametrize("kept", quick(["state dir", "run dir"]))
@@ -322,13 +313,13 @@ def test_ftrun_imports_what_the_last_attempt_had_imported(kept: str, start: Star
     options += ["--state-dir", str(tmp_path / "state")] if kept == "state dir" else []
     environment = package(tmp_path, "")
     run = start(*command, options=options, env=environment)
-    standby(run, "ready")
+    run.until("standby", what="ready")
     stop.touch()
     assert run.finish()[0] == 0
     here = run.run_dir if kept == "run dir" else None
     again = start(*command, options=options, env=environment, run_dir=here)
     assert again.finish()[0] == 0
-    outcome = [one for one in again.named("standby") if one["what"] == "start"][-1]
+    outcome = again.named("standby", what="start")[-1]
     assert (outcome["warm"], outcome["forked"], outcome["of"]) == (2, 2, 2), again.named("standby")
 
 
@@ -376,7 +367,7 @@ def test_ranks_that_were_started_warm_are_started_warm_again(start: Starter, tmp
         )
         (tmp_path / f"end-{attempt}").touch()
     assert run.finish()[0] == 0
-    starts = [(one["attempt"], one["warm"]) for one in run.named("standby") if one["what"] == "start"]
+    starts = [(one["attempt"], one["warm"]) for one in run.named("standby", what="start")]
     assert starts == [(2, 2), (3, 2)], run.named("standby")
 
 
@@ -430,7 +421,7 @@ def test_what_may_differ_means_a_cold_start(text: str, why: str, start: Starter,
     assert run.finish()[0] == 0
     found = [one.get("why") or "" for one in run.named("standby")]
     assert why in " ".join(found), found
-    assert [one.get("warm") for one in run.named("standby") if one["what"] == "start"] == [0]
+    assert [one.get("warm") for one in run.named("standby", what="start")] == [0]
 
 
 SET = "os.environ['TORCH_CACHE'] = '/by-the-program'"
@@ -458,7 +449,7 @@ def test_a_variable_that_a_program_sets_before_its_imports_means_a_cold_start(
     wait_for(lambda: run.named("standby"), "a record standby")
     stop.touch()
     assert run.finish()[0] == 0
-    assert [one["warm"] for one in run.named("standby") if one["what"] == "start"] == [warm], run.named("standby")
+    assert [one["warm"] for one in run.named("standby", what="start")] == [warm], run.named("standby")
 
 
 def test_a_module_that_only_the_program_can_find_is_left_to_it(start: Starter, tmp_path: Path) -> None:
@@ -476,7 +467,7 @@ def test_a_module_that_only_the_program_can_find_is_left_to_it(start: Starter, t
     stop.touch()
     code, out, _ = run.finish()
     assert (code, out.split().count(b"inner")) == (0, 2)
-    assert [one["warm"] for one in run.named("standby") if one["what"] == "start"] == [1]
+    assert [one["warm"] for one in run.named("standby", what="start")] == [1]
 
 
 # A package that says something while it is imported, also by a warning and by a module below it, and one after it.
@@ -527,11 +518,11 @@ def test_what_imports_print_appears_where_the_program_imports(imports: str, star
     program.write_text(SAYS.format(imports=imports))
     options = [*OPTIONS, "--standby", "1"]
     run = start(sys.executable, "-u", str(program), str(stop), options=options, env=environment)
-    standby(run, "ready")
+    run.until("standby", what="ready")
     stop.touch()
     code, out, err = run.finish()
     assert code == 0, err.decode()
-    assert [one["warm"] for one in run.named("standby") if one["what"] == "start"] == [1], run.named("standby")
+    assert [one["warm"] for one in run.named("standby", what="start")] == [1], run.named("standby")
     for text, least in (out.decode(), 2), (err.decode(), 2):
         cold, warm = what_was_said(text, 1), what_was_said(text, 2)
         assert warm == cold
@@ -551,14 +542,11 @@ def test_what_imports_leave_for_the_exit_is_done_by_those_that_have_run(start: S
     command = [sys.executable, str(program), str(stop)]
     run = start(*command, options=[*OPTIONS, "--standby", "1"], env=package(tmp_path, LEAVES))
 
-    def are_ready(number: int) -> bool:
-        return len([one for one in run.named("standby") if one["what"] == "ready"]) == number
-
     for number in (1, 2):
-        wait_for(partial(are_ready, number), "a standby")
+        run.until("standby", number, what="ready")
         (tmp_path / f"stop{number}").touch()
     assert run.finish()[0] == 0
-    assert [one["warm"] for one in run.named("standby") if one["what"] == "start"] == [1]
+    assert [one["warm"] for one in run.named("standby", what="start")] == [1]
     wait_for(lambda: not start.living(), "the end of all")
     assert (tmp_path / "left").read_text() == "left left "
 
@@ -569,7 +557,7 @@ def test_a_standby_waits_at_a_lower_priority_than_the_command(start: Starter, tm
         pytest.skip("only root may raise the priority of a process again")
     command, stop = waits(tmp_path, ends=True)
     run = start(*command, options=["--standby", "1"], before=partial(os.nice, 3))
-    standby(run, "ready")
+    run.until("standby", what="ready")
     (pid,) = parked(run)
     command_has, standby_has = (os.getpriority(os.PRIO_PROCESS, one) for one in (run.command, pid))
     assert command_has == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3)
@@ -596,11 +584,8 @@ def test_a_standby_is_replaced_a_few_times_and_is_gone_with_ftrun(start: Starter
     run = start(*command, options=[*OPTIONS, "--standby", "1"], env=environment)
     killed: set[int] = set()
 
-    def is_ready(number: int) -> bool:
-        return len([one for one in run.named("standby") if one["what"] == "ready"]) > number
-
     for number in range(3):
-        wait_for(partial(is_ready, number), "a standby that is ready")
+        run.until("standby", number + 1, what="ready")
         wait_for(lambda: read_snapshot(str(run.run_dir)).next_start == NextStart(1, 1), "the state to say so")
         (pid,) = set(parked(run)) - killed
         assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "1000"
@@ -608,7 +593,7 @@ def test_a_standby_is_replaced_a_few_times_and_is_gone_with_ftrun(start: Starter
         killed.add(pid)
         os.kill(pid, (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL)[number])
         wait_for(partial(ended, pid), "its end")
-    assert "3 standbys failed" in standby(run, "off")["why"]
+    assert "3 standbys failed" in run.until("standby", what="off")["why"]
     given_up = NextStart(0, 1, "too many standbys failed")
     wait_for(lambda: read_snapshot(str(run.run_dir)).next_start == given_up, "the state to say so")
     assert [one["attempt"] for one in run.named("spawned")] == [1]
@@ -624,7 +609,7 @@ def slices(pid: int) -> str:
 def test_a_standby_that_waits_gets_no_processor_time(start: Starter, tmp_path: Path) -> None:
     command, stop = waits(tmp_path, "json, email.message")
     run = start(*command, options=[*OPTIONS, "--standby", "1"])
-    standby(run, "ready")
+    run.until("standby", what="ready")
     (pid,) = parked(run)
     before = slices(pid)
 
@@ -671,9 +656,9 @@ def recovering(start: Starter, folder: Path, first: str, environment: dict[str, 
     environment = environment | {"PROGRESS": str(folder / "progress"), "PYTHONPATH": paths}
     command = [sys.executable, str(HOUSE / "tests/support/plain_rank.py"), "8", DIES.format(first=first)]
     run = start(*command, options=["--nproc-per-node", "4", "--standby", "1"], env=environment)
-    standby(run, "ready")
+    run.until("standby", what="ready")
     (folder / "progress" / "die").touch()
-    wait_for(lambda: len([one for one in run.named("standby") if one["what"] == "ready"]) == 2, "another standby")
+    run.until("standby", 2, what="ready")
     (folder / "progress" / "prepared").touch()
     assert run.finish()[0] == 0
     (recovered,) = run.named("recovered")
@@ -683,7 +668,7 @@ def recovering(start: Starter, folder: Path, first: str, environment: dict[str, 
 
 def test_a_single_rank_is_started_warm_and_has_a_standby_again(start: Starter, tmp_path: Path) -> None:
     run = recovering(start, tmp_path, "", {})
-    outcome = next(one for one in run.named("standby") if one["what"] == "start")
+    outcome = run.named("standby", what="start")[0]
     assert (outcome["local_rank"], outcome["warm"], outcome["of"], outcome.get("why")) == (2, 1, 1, None)
     lines = [line.split()[1:] for line in (tmp_path / "progress" / "log").read_text().splitlines()]
     pids = {number: {rank: pid for found, rank, _, pid in lines if found == number} for number in "12"}
@@ -694,7 +679,7 @@ def test_a_single_rank_is_started_warm_and_has_a_standby_again(start: Starter, t
 def test_a_single_rank_is_executed_where_its_standby_may_differ(start: Starter, tmp_path: Path) -> None:
     environment = package(tmp_path, "import os; os.environ.get('MA_PROC_START_CNT')")
     run = recovering(start, tmp_path, "import later", environment)
-    outcome = next(one for one in run.named("standby") if one["what"] == "start")
+    outcome = run.named("standby", what="start")[0]
     assert (outcome["local_rank"], outcome["warm"]) == (2, 0)
     assert "have read the variable MA_PROC_START_CNT" in outcome["why"]
     assert [record["rank"] for record in run.named("rank_spawned")] == [2, 2], "the standby, and then the program"

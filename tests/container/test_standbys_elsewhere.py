@@ -11,7 +11,7 @@ import pytest
 from support.containers import Run, Starter
 from support.control_group import limited
 from support.ports import free_port
-from support.runs import wait_for
+from support.runs import objects, wait_for
 
 PROGRAM = """
 import email.message, os, sys, time
@@ -35,8 +35,7 @@ def program(folder: Path, name: str) -> list[str]:
 
 
 def outcomes(run_dir: Path) -> list[dict[str, object]]:
-    lines = (run_dir / "events.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["event"] == "standby"]
+    return [record for record in objects(run_dir / "events.jsonl") if record["event"] == "standby"]
 
 
 def is_ready(run_dir: Path) -> bool:
@@ -70,7 +69,7 @@ def test_all_members_of_a_group_restart_warm_with_their_ranks(start: Starter, tm
 
     members = [member(0), member(1)]
     for one in members:
-        wait_for(lambda one=one: is_ready(one.run_dir), "the standbys of a member")  # type: ignore[misc]
+        one.until("standby", what="ready")
     (tmp_path / "member-0-1").touch()
     for name in ("member-0-2", "member-1-2"):
         (tmp_path / name).touch()
@@ -89,7 +88,7 @@ def little_memory(start: Starter) -> Iterator[list[str]]:
 def test_a_standby_ends_when_the_job_needs_its_memory(start: Starter, little_memory: list[str], tmp_path: Path) -> None:
     options = ["--standby", "1", *FAILURE]
     run = start(*program(tmp_path, "job"), options=options, above=little_memory)
-    wait_for(lambda: is_ready(run.run_dir), "a standby")
+    run.until("standby", what="ready")
     (tmp_path / "job-take.new").write_text("1250")
     (tmp_path / "job-take.new").rename(tmp_path / "job-take")
     cold = wait_for(lambda: [one for one in outcomes(run.run_dir) if one["what"] == "cold"], "its end")
@@ -120,7 +119,7 @@ def test_an_import_that_looks_for_a_terminal_finds_it(start: Starter, tmp_path: 
     (tmp_path / "train.py").write_text(PROGRAM.replace("import ftrun_hooks", f"{seen}\nimport ftrun_hooks"))
     options = ["--standby", "1", *FAILURE]
     run = start(*command, options=options, env={"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}, tty=True)
-    wait_for(lambda: is_ready(run.run_dir), "the standby")
+    run.until("standby", what="ready")
     for number in (1, 2):
         (tmp_path / f"end-{number}").touch()
     assert run.wait() == 0, run.terminal.seen

@@ -101,8 +101,7 @@ def test_cpp_program(runs: Runs) -> None:
     (runs.folder / "train.cpp").write_text(block("cpp.md", "cpp"), encoding="utf-8")
     build = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-o", "train", "train.cpp"]
     subprocess.run(build, cwd=runs.folder, check=True)
-    run = runs.run("--hang-timeout", "2s", "--start-timeout", "60s", "--progress", "checkpoint", "./train")
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--hang-timeout", "2s", "--start-timeout", "60s", "--progress", "checkpoint", "./train")
     (hang,) = run.named("hang")
     assert (hang["rule"], hang["rank"]) == ("step", -1)
     assert (runs.folder / "checkpoint").read_text() == "20\n"
@@ -136,8 +135,7 @@ def test_two_terminals(runs: Runs) -> None:
 def test_ranks(runs: Runs) -> None:
     (runs.folder / "show.py").write_text(block("ranks.md", "python"), encoding="utf-8")
     (command,) = re.findall(r"^ftrun (.* show\.py)$", (DOCS / "howto" / "ranks.md").read_text(encoding="utf-8"), re.M)
-    run = runs.start(*shlex.split(command))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *shlex.split(command))
     assert sorted(run.stdout.splitlines()) == block("ranks.md", "text").splitlines(), run.log()
 
 
@@ -146,13 +144,13 @@ def test_warm_standby(runs: Runs) -> None:
     page = (DOCS / "howto" / "warm-standby.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^ftrun (.*) --run-dir run python train\.py$", page, re.M)
     run = runs.start(*shlex.split(command), sys.executable, "train.py")
-    wait_for(lambda: [one for one in run.named("standby") if one["what"] == "ready"], "the standby")
+    run.until("standby", what="ready")
     (runs.folder / "fail").touch()
     wait_for(lambda: not (runs.folder / "fail").exists(), "the failure")
     (runs.folder / "finish").touch()
     assert run.wait() == 0, run.log()
     assert run.stdout == block("warm-standby.md", "text"), run.log()
-    (outcome,) = [one for one in run.named("standby") if one["what"] == "start"]
+    (outcome,) = run.named("standby", what="start")
     assert (outcome["warm"], outcome["of"]) == (1, 1), run.log()
 
 

@@ -68,8 +68,7 @@ def test_each_variable_in_the_code_is_documented() -> None:
 
 
 def test_run_leaves_the_documented_files_and_records(runs: Runs) -> None:
-    run = runs.run("--hang-timeout", "1s", *FTHANG, "sleep", "--steps", "12", "--after", "8")
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--hang-timeout", "1s", *FTHANG, "sleep", "--steps", "12", "--after", "8")
     left = [path for path in run.run_dir.rglob("*") if not path.is_dir() and "checkpoints" not in path.parts]
     names = [file.name for file in run_dir.FILES]
     assert [str(path) for path in left if not any(_fits(path, run.run_dir, name) for name in names)] == []
@@ -87,8 +86,7 @@ def test_run_leaves_the_documented_files_and_records(runs: Runs) -> None:
 def test_run_dir_of_a_later_phase_has_the_documented_files_alone(runs: Runs) -> None:
     phases = "".join(f'[[phase]]\nname = "{name}"\ncommand = ["true"]\n' for name in ("fetch", "train"))
     (runs.folder / "config.toml").write_text(phases)
-    run = runs.run("--config", str(runs.folder / "config.toml"))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--config", str(runs.folder / "config.toml"))
     folders = sorted(run.run_dir.glob("*_restartable*"))
     left = [(path, folder) for folder in folders for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
     names = [file.name for file in run_dir.FILES]

@@ -112,10 +112,12 @@ class Group:
         return type(self.coordinator.phase)
 
 
-def running(size: int = 3) -> Group:
-    group = Group(size)
+def running(size: int = 3, **shape: Any) -> Group:
+    """All but the spares run epoch 1."""
+    group = Group(size, shape=GroupShape(size, **shape))
     group.all("ready", 0)
-    group.all("running", 1)
+    for rank in range(size):
+        group.reports(rank, "running" if rank in group.coordinator.placed else "ready", 1)
     group.now = 100.0
     return group
 
@@ -402,16 +404,11 @@ def test_a_fault_of_a_node_ends_all_at_once(code: int, state: str) -> None:
     assert group.order.end.node == "node-2"
 
 
-@pytest.mark.parametrize(
-    "shape", [GroupShape(3), GroupShape(3, replaces=True), GroupShape(3, least=2), GroupShape(3, spares=1)]
-)
+@pytest.mark.parametrize("shape", [{}, {"replaces": True}, {"least": 2}, {"spares": 1}])
 @pytest.mark.parametrize("state", ["ending", "left"])
-def test_a_fault_of_the_user_ends_all_also_where_members_are_replaced(shape: GroupShape, state: str) -> None:
+def test_a_fault_of_the_user_ends_all_also_where_members_are_replaced(shape: dict[str, Any], state: str) -> None:
     """ModelArts: it degrades to unconditional job-level rescheduling, which ends all pods."""
-    group = Group(shape=shape)
-    group.all("ready", 0)
-    for rank in range(shape.most):
-        group.reports(rank, "running", 1)
+    group = running(**shape)
     group.reports(1, state, end=GroupEnd(196, "user-fault-limit", "a device"))
     assert (group.phase, group.end) == (Ended, (196, "a device"))
     assert group.order.end is not None
@@ -554,7 +551,7 @@ def test_a_member_that_is_lost_again_is_waited_for_as_long_as_before_but_not_for
 
 
 def test_each_lost_member_is_waited_for_from_its_own_loss() -> None:
-    group = elastic(4, least=2)
+    group = running(4, least=2)
     group.gone(1, certain=True)
     group.now = 400.0
     group.gone(2, certain=True)
@@ -802,18 +799,8 @@ def test_the_root_cause_of_a_hang(pulses: dict[int, Pulse], failures: list[NodeF
 # --- fewer members, and spares --------------------------------------------------------------------------------------
 
 
-def elastic(size: int = 3, **shape: Any) -> Group:
-    """All but the spares run epoch 1."""
-    group = Group(size, shape=GroupShape(size, **shape))
-    group.all("ready", 0)
-    for rank in range(size):
-        group.reports(rank, "running" if rank in group.coordinator.placed else "ready", 1)
-    group.now = 100.0
-    return group
-
-
 def test_until_when_a_lost_member_is_waited_for_and_what_follows() -> None:
-    group = elastic(least=2)
+    group = running(least=2)
     assert loss_wait(group.coordinator, 100.0) is None
     group.gone(1, certain=True)  # the others are still ending their command
     assert loss_wait(group.coordinator, 110.0) == LossWait((1,), 1, WAIT - 10, "go on", 2)
@@ -827,13 +814,13 @@ def test_until_when_a_lost_member_is_waited_for_and_what_follows() -> None:
     assert (group.end or (0, ""))[0] == 195
     assert loss_wait(group.coordinator, group.now) is None
 
-    group = elastic(least=2)
+    group = running(least=2)
     group.gone(1, certain=True)
     group.ready(0, 2)
     group.at(100.0 + WAIT)
     assert (group.did, group.places) == (("run", 2, "peer"), ((0, 1), (2, 1)))
 
-    group = elastic(least=2)
+    group = running(least=2)
     group.gone(1)
     group.ready(0, 2)
     assert loss_wait(group.coordinator, 100.0) == LossWait((1,), 1, FENCE, "go on", 2)
@@ -842,13 +829,13 @@ def test_until_when_a_lost_member_is_waited_for_and_what_follows() -> None:
     group.due()
     assert (group.did, group.now) == (("run", 2, "peer"), 100.0 + FENCE)
 
-    group = elastic(least=2)
+    group = running(least=2)
     group.gone(1)
     group.ready(0, 2)
     group.reports(1, "ready", life="new", boot="new")
     assert loss_wait(group.coordinator, 100.0) == LossWait((1,), 1, FENCE, "start")  # it is back, elsewhere
 
-    group = elastic(4, least=3)
+    group = running(4, least=3)
     group.gone(1, certain=True)
     assert loss_wait(group.coordinator, 100.0) == LossWait((1,), 1, WAIT, "go on", 3)
     group.reports(2, "leaving")
@@ -860,7 +847,7 @@ def lost(effects: GroupEffects) -> list[NodeLost]:
 
 
 def test_each_loss_is_recorded_once_with_what_follows() -> None:
-    group = elastic(least=2)
+    group = running(least=2)
     why = "member 1 (node-1) is lost: its connection closed"
     assert lost(group.gone(1, certain=True)) == [NodeLost(1, "node-1", why, LossWait((1,), 1, WAIT, "go on", 2))]
     assert lost(group.gone(1, certain=True)) == []
@@ -875,33 +862,30 @@ def test_a_member_that_leaves_at_the_end_is_not_lost() -> None:
     assert not [effect for effect in (*group.effects, *group.reports(1, "left")) if isinstance(effect, NodeLost)]
 
 
-@pytest.mark.parametrize("shape", [GroupShape(3), GroupShape(3, replaces=True)])
-def test_a_group_that_needs_all_ends_when_a_lost_member_was_waited_for(shape: GroupShape) -> None:
-    group = Group(shape=shape)
-    group.all("ready", 0)
-    group.all("running", 1)
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_group_that_needs_all_ends_when_a_lost_member_was_waited_for(replaces: bool) -> None:
+    group = running(replaces=replaces)
     group.gone(2)
-    assert loss_wait(group.coordinator, 1.0) == LossWait((2,), 1, WAIT - 1, "end", code=195)
-    group.reports(0, "ready")
-    group.reports(1, "ready")
-    group.at(WAIT)
+    assert loss_wait(group.coordinator, 101.0) == LossWait((2,), 1, WAIT - 1, "end", code=195)
+    group.ready(0, 1)
+    group.at(100.0 + WAIT)
     assert (group.end or (0, ""))[0] == 195
 
 
 def test_a_spare_takes_a_place_when_the_loss_is_certain() -> None:
-    group = elastic(4, spares=1)
+    group = running(4, spares=1)
     assert group.places == ((0, 3),)
     group.gone(1, certain=True)
     assert loss_wait(group.coordinator, 101.0) == LossWait((1,), 1, 0.0, "replace")
     group.ready(0, 2)
     assert (group.did, group.places) == (("run", 2, "peer"), ((0, 1), (3, 1), (2, 1)))
-    group = elastic(4, spares=1)
+    group = running(4, spares=1)
     group.gone(1)
     group.ready(0, 2)
     assert loss_wait(group.coordinator, 101.0) == LossWait((1,), 1, FENCE - 1, "replace")
     group.at(100.0 + FENCE)
     assert group.places == ((0, 1), (3, 1), (2, 1))
-    group = elastic(12, least=2)
+    group = running(12, least=2)
     for rank in range(2, 12):
         group.gone(rank, certain=True)
     assert loss_wait(group.coordinator, 100.0) == LossWait(tuple(range(2, 10)), 10, WAIT, "go on", 2)
@@ -941,7 +925,7 @@ def test_a_command_that_ends_while_another_member_leaves_says_so() -> None:
 
 
 def test_what_happens_to_a_spare_is_nobodys_concern() -> None:
-    group = elastic(4, spares=1)
+    group = running(4, spares=1)
     before = group.order
     group.gone(3)
     group.reports(3, "ready", 0, life="new")
@@ -951,10 +935,9 @@ def test_what_happens_to_a_spare_is_nobodys_concern() -> None:
 
 
 def test_a_verdict_about_one_member_ends_that_one_alone_where_the_others_can_go_on() -> None:
-    for shape in (GroupShape(3, replaces=True), GroupShape(3, least=2)):
-        group = Group(3, shape=shape)
-        group.all("ready", 0)
-        group.all("running", 1)
+    shapes: tuple[dict[str, Any], ...] = ({"replaces": True}, {"least": 2})
+    for shape in shapes:
+        group = running(**shape)
         verdict = GroupEnd(197, "node-fault", "a device is broken")
         group.reports(1, "ending", 1, end=verdict, failure=NodeFailure("fault", "a device is broken"))
         group.ready(0, 2)
@@ -967,7 +950,7 @@ def test_a_verdict_about_one_member_ends_that_one_alone_where_the_others_can_go_
 @pytest.mark.parametrize("rounds", [None, NodeRounds("ready", rungs=("rank", "retry"))])
 def test_who_is_back_is_taken_in_at_a_checkpoint_that_every_reporter_has(rounds: NodeRounds | None) -> None:
     """Also where the ranks at work are in rounds of recovery."""
-    group = elastic(least=2, scale_out=True)
+    group = running(least=2, scale_out=True)
     group.gone(1, certain=True)
     group.ready(0, 2)
     group.at(100.0 + WAIT)
@@ -987,10 +970,8 @@ def test_who_is_back_is_taken_in_at_a_checkpoint_that_every_reporter_has(rounds:
 
 
 def test_a_device_that_is_well_again_restarts_all_at_a_checkpoint_that_every_reporter_has() -> None:
-    for shape in (GroupShape(2, scale_out=True), GroupShape(2)):
-        group = Group(2, shape=shape)
-        group.ready(0, 1)
-        group.all("running", 1)
+    for scale_out in (True, False):
+        group = running(2, scale_out=scale_out)
         group.reports(0, "running", 1, checkpoint=10)
         group.reports(1, "running", 1, checkpoint=10)
         group.reports(1, "running", 1, checkpoint=11)
@@ -999,10 +980,8 @@ def test_a_device_that_is_well_again_restarts_all_at_a_checkpoint_that_every_rep
         group.reports(0, "running", 1, checkpoint=20)
         assert group.did == ("run", 1, "first")
         group.reports(1, "running", 1, checkpoint=20, regains=("GPU-3",))
-        assert group.did[0] == ("stop" if shape.scale_out else "run")
-    group = Group(2, shape=GroupShape(2, scale_out=True))
-    group.ready(0, 1)
-    group.all("running", 1)
+        assert group.did[0] == ("stop" if scale_out else "run")
+    group = running(2, scale_out=True)
     group.reports(1, "running", 1, checkpoint=11, regains=("GPU-3",))
     group.reports(1, "running", 1, checkpoint=12, regains=("GPU-3",))
     assert group.order.why == "a checkpoint is saved, and device GPU-3 of member 1 (node-1) can be used again"

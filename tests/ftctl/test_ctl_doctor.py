@@ -50,8 +50,7 @@ NO_USER_CHANGE = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has capabilities to give up")
 def test_capability_to_signal_another_user(runs: Runs) -> None:
     """Only a command that can change its user needs it."""
-    run = runs.run("true")
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "true")
 
     def signals(*prefix: str) -> dict[str, Any]:
         # Of a run that is over: without a run dir the check would report another ftrun that runs on this machine.
@@ -70,8 +69,7 @@ def _is_in_use(beat_folder: str) -> bool:
 
 
 def test_running_ftrun_is_the_one_that_is_checked(runs: Runs) -> None:
-    run = runs.start("sleep", "3600", prefix=["bash", "-c", 'ulimit -n 1000; "$@"', "bash"])
-    run.until("spawned")
+    run = runs.spawned("sleep", "3600", prefix=["bash", "-c", 'ulimit -n 1000; "$@"', "bash"])
     found = findings(ftctl("doctor", "--json", "--run-dir", str(run.run_dir)))
     assert str(run.run_dir) in found["run dir"]["found"]
     assert (found["open files"]["state"], found["open files"]["found"]) == ("warning", "at most 1000")
@@ -80,8 +78,7 @@ def test_running_ftrun_is_the_one_that_is_checked(runs: Runs) -> None:
 
 def test_ftrun_is_pid_1(runs: Runs) -> None:
     need_pid1()
-    run = runs.start(*FTCTL, "doctor", "--json", prefix=PID1)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *FTCTL, "doctor", "--json", prefix=PID1)
     found = {one["name"]: one for one in json.loads(run.stdout)["findings"]}
     assert (found["PID 1"]["state"], found["PID 1"]["found"]) == ("ok", "ftrun is PID 1")
     assert "subreaper" not in found

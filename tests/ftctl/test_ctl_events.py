@@ -1,7 +1,6 @@
 """`ftctl events` as a program: all records, the last ones, and those to come."""
 
 import json
-import os
 import runpy
 import signal
 import subprocess
@@ -75,8 +74,7 @@ def test_a_name_that_no_record_has_is_refused(tmp_path: Path) -> None:
 
 
 def test_following_ends_with_the_run(runs: Runs) -> None:
-    run = runs.start("sh", "-c", "while [ ! -e go ]; do sleep 0.05; done")
-    run.until("spawned")
+    run = runs.spawned("sh", "-c", "while [ ! -e go ]; do sleep 0.05; done")
     follower = Follower(runs)
     wait_for(lambda: "spawned" in follower.seen(), "the records so far")
     (runs.folder / "go").touch()
@@ -95,6 +93,5 @@ def test_following_ends_by_ctrl_c_and_when_ftrun_is_killed(runs: Runs) -> None:
     assert follower.end() == (0, b"")
     follower = Follower(runs, "-n", "1")
     wait_for(follower.seen, "the last record")
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
+    run.kill_ftrun()
     assert follower.end() == (0, b"")

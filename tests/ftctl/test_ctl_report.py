@@ -24,8 +24,7 @@ def error(run_dir: Path, *words: str) -> str:
 
 def test_the_report_of_a_hang_is_printed_as_text_and_json(runs: Runs) -> None:
     hang = ("--hang-timeout", "500ms", "--grace", "off", "--max-restarts", "0")
-    run = runs.run(*hang, *python("import time\ndef stuck(): time.sleep(3600)\nft.beat(812); stuck()"))
-    assert run.wait() == 195
+    run = runs.ends(195, *hang, *python("import time\ndef stuck(): time.sleep(3600)\nft.beat(812); stuck()"))
     done = report(run.run_dir)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Rank 0 sleeps at <string>:3 stuck")

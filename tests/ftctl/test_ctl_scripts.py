@@ -37,8 +37,7 @@ def test_condition_of_a_run_is_an_exit_code(changed: dict[str, Any], code: int) 
 
 
 def test_restart_and_stop_wait_for_their_end(runs: Runs) -> None:
-    run = runs.start("--grace", "60s", "sleep", "3600")
-    run.until("spawned")
+    run = runs.spawned("--grace", "60s", "sleep", "3600")
     done = run.ftctl("restart", "--wait")
     assert (done.returncode, done.stdout) == (0, "attempt 2 was started\n")
     assert len(run.named("spawned")) == 2
@@ -154,14 +153,12 @@ def test_output_that_is_not_kept_is_one_line(runs: Runs) -> None:
 def test_commands_at_the_end_know_how_it_ended(runs: Runs) -> None:
     hook = 'echo "hook: $FTRUN_VERDICT $FTRUN_EXIT_CODE $FTRUN_ATTEMPT $FTRUN_RUN_DIR"'
     again = ("--restart-on", "failure", "--max-restarts", "1", "--backoff", "off", "--on-exit", hook)
-    run = runs.run(*again, "sh", "-c", "exit 3")
-    assert run.wait() == 93
+    run = runs.ends(93, *again, "sh", "-c", "exit 3")
     assert f"hook: failure-limit 93 2 {run.run_dir}" in (run.run_dir / "run.log").read_text(), "its output is kept"
 
 
 def test_pause_says_who_and_until_when(runs: Runs) -> None:
-    run = runs.start("sleep", "3600")
-    run.until("spawned")
+    run = runs.spawned("sleep", "3600")
     done = run.ftctl("pause", "--for", "10m")
     assert done.returncode == 0, done.stderr
     paused = run.until("paused")

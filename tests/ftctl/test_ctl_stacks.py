@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 
 import pytest
@@ -96,7 +95,7 @@ def test_ranks_that_go_on_after_rank_0_have_stacks(runs: Runs) -> None:
 
 def test_a_standby_is_not_a_process_of_the_job(runs: Runs) -> None:
     run = runs.start("--standby", "1", *python("import time; ft.beat(1); time.sleep(3600)"))
-    wait_for(lambda: [one for one in run.named("standby") if one["what"] == "ready"], "the standby")
+    run.until("standby", what="ready")
     found = json.loads(run.ftctl("stacks", "--json").stdout)["processes"]
     assert [process["pid"] for process in found] == [run.named("spawned")[0]["pid"]]
 
@@ -111,8 +110,7 @@ def test_ended_run_has_no_stacks(runs: Runs) -> None:
 def test_killed_run_has_no_stacks(runs: Runs) -> None:
     run = runs.start("sleep", "3600")
     wait_for(lambda: run.ftctl("stacks").returncode == 0, "the command to be in the state file")
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
+    run.kill_ftrun()
     wait_for(lambda: run.ftctl("stacks").returncode == 1, "the command to die with ftrun")
     assert "is gone or in another PID namespace" in run.ftctl("stacks").stderr
 

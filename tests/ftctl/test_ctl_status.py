@@ -83,8 +83,7 @@ def test_the_exit_code_is_the_same_if_nobody_reads_the_text(runs: Runs) -> None:
 
 
 def test_status_after_a_verdict_names_the_action_of_the_scheduler(runs: Runs) -> None:
-    run = runs.run(*HANG, *python("import time; ft.beat(1); time.sleep(3600)"))
-    assert run.wait() == 195
+    run = runs.ends(195, *HANG, *python("import time; ft.beat(1); time.sleep(3600)"))
     found = status(run)
     assert (found["verdict"], found["exit_code"], found["restarts"]["hang"]) == ("hang-limit", 195, 1)
     assert found["trouble"]["cause"] == "hang"
@@ -99,16 +98,14 @@ def test_status_after_a_verdict_names_the_action_of_the_scheduler(runs: Runs) ->
 def test_status_of_a_killed_ftrun_is_cut_off(runs: Runs) -> None:
     run = runs.start(*FTHANG, "sleep", "--after", "2")
     run.until("first_beat")
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
+    run.kill_ftrun()
     found = status(run)
     assert (found["alive"], found["phase"], found["verdict"]) == (False, "cut off", None)
     assert "ftrun is gone and left no verdict" in run.ftctl("status").stdout
 
 
 def test_the_run_in_the_temp_folder_is_found_as_from_docker_exec(runs: Runs) -> None:
-    run = runs.start("sleep", "3600", run_dir=runs.folder / f"ftrun-{os.getuid()}-1-abc")
-    run.until("spawned")
+    run = runs.spawned("sleep", "3600", run_dir=runs.folder / f"ftrun-{os.getuid()}-1-abc")
     (runs.folder / f"ftrun-{os.getuid()}-2-gone").mkdir()
     (runs.folder / f"ftrun-{os.getuid()}-2-gone" / "events.jsonl").touch()
     done = ftctl("status", "--json", TMPDIR=str(runs.folder))
@@ -194,8 +191,7 @@ except rundir.NoRunDir as error:
 def test_another_user_is_told_whose_ftrun_runs_in_the_container(runs: Runs, own: str) -> None:
     need_pid1()
     inside = ("sh", "-c", '"$@"; exit', "sh") if own.startswith("its") else ()
-    run = runs.start("sleep", "600", prefix=(*PID1, *inside))
-    run.until("spawned")
+    run = runs.spawned("sleep", "600", prefix=(*PID1, *inside))
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o1777)
         if own == "an old run":

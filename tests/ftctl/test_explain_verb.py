@@ -70,10 +70,8 @@ def test_a_value_that_is_automatic_says_what_it_means_in_this_run(runs: Runs) ->
         "group-size": "no group",
         "node-name": "node-7",
     }
-    before = runs.run("--dry-run", *options, "true", **given)
-    assert before.wait() == 0, before.whole_stderr
-    run = runs.run(*options, "true", **given)
-    assert run.wait() == 0, run.whole_stderr
+    before = runs.ends(0, "--dry-run", *options, "true", **given)
+    run = runs.ends(0, *options, "true", **given)
     found = json.loads(explained(run, "--json"))["options"]
     assert {name: found[name].get("meaning") for name in meanings} == meanings
     assert "meaning" not in found["start-timeout"]

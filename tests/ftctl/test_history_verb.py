@@ -42,8 +42,7 @@ def lives(runs: Runs, *words: str) -> list[dict[str, Any]]:
 
 
 def test_a_run_without_a_state_dir_has_no_schedule(runs: Runs) -> None:
-    run = runs.run("true")
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "true")
     (life,) = lives(runs, "--run-dir", str(run.run_dir))
     assert (life["schedule"], life["exit_code"]) == (None, 0)
 
@@ -102,8 +101,7 @@ def test_a_report_whose_records_come_after_the_next_start_is_copied_too(runs: Ru
 
 def test_run_without_a_state_dir_has_a_history_and_every_run_is_listed(runs: Runs) -> None:
     ended = runs.run("--restart-on", "failure", "--backoff", "10ms", *python(FIRST), run_dir=runs.folder / "in" / "a")
-    living = runs.start("sleep", "3600", run_dir=runs.folder / "in" / "b")
-    living.until("spawned")
+    living = runs.spawned("sleep", "3600", run_dir=runs.folder / "in" / "b")
     (life,) = lives(runs, "--run-dir", "in/a")
     assert [attempt["cause"] for attempt in life["attempts"]] == ["failure", None]
     assert life["verdict"] == "succeeded"

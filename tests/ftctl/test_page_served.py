@@ -38,8 +38,7 @@ def page(tmp_path: Path) -> Page:
 
 def test_an_interrupted_stream_continues_in_another_server(runs: Runs) -> None:
     os.mkfifo(runs.folder / "go")
-    run = runs.start("sh", "-c", "read line < go; exit 3")
-    run.until("spawned")
+    run = runs.spawned("sh", "-c", "read line < go; exit 3")
     with ftctl_serve(run.run_dir) as (_, served):
         one = served.stream()
         before = one.until(is_record("spawned"))

@@ -33,8 +33,7 @@ sys.exit(max(rank.wait() for rank in ranks))
 
 @pytest.mark.parametrize("kind", ["saves", "steps"])
 def test_all_views_show_the_same_figures_for_several_ranks(runs: Runs, kind: str) -> None:
-    run = runs.run("--hang-timeout", "1s", "--grace", "off", *python(RANKS, *python(RANK, kind)))
-    assert run.wait() == 0
+    run = runs.ends(0, "--hang-timeout", "1s", "--grace", "off", *python(RANKS, *python(RANK, kind)))
     run_dir = str(run.run_dir)
     account, shown, drawn = run.state["account"], run_snapshot.read_snapshot(run_dir), history.read(run_dir)
     assert account["lost"]["hang"] > 0.9

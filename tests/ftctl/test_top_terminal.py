@@ -205,8 +205,7 @@ def test_a_vanished_run_dir_stays_on_the_screen(terminal: Open, over: str) -> No
 
 def test_a_run_is_followed_to_its_verdict(runs: Runs, terminal: Open) -> None:
     hang = ("sleep", "--steps", "30", "--step-time", "50ms", "--after", "12", "--times", "9")
-    run = runs.start("--hang-timeout", "1s", "--grace", "1s", "--max-restarts", "1", *FTHANG, *hang)
-    run.until("spawned")
+    run = runs.spawned("--hang-timeout", "1s", "--grace", "1s", "--max-restarts", "1", *FTHANG, *hang)
     seen = terminal("--run-dir", str(run.run_dir), "--interval", "100ms")
     seen.until("Rank 0 would be suspected in")
     text = seen.until("the run is over; q quits")

@@ -16,15 +16,9 @@ import pytest
 
 from support.runs import wait_for
 from support.watcher import Both, Watcher, put, writing
+from support.watcher import out as out
 
 Start = Callable[..., Both]
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    folder = tmp_path / "out"
-    folder.mkdir()
-    return folder
 
 
 @pytest.fixture

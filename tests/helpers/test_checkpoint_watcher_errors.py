@@ -10,17 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from support.helper_process import DEADLINE
 from support.runs import MOUNTS, need_mounts, permitted, wait_for
-from support.watcher import DEADLINE, Watcher, put, writing
+from support.watcher import Watcher, put, writing
+from support.watcher import out as out
 
 OWN_LIMITS = ("unshare", "--user", "--map-root-user")
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    folder = tmp_path / "out"
-    folder.mkdir()
-    return folder
 
 
 def until(watcher: Watcher, name: str, make: Callable[[str], object]) -> None:

@@ -1,6 +1,5 @@
 """The evidence helper on real processes: what it clears, what it does not clear, and its report."""
 
-import json
 import os
 import shutil
 import signal
@@ -69,17 +68,11 @@ def test_evidence_begun_early_is_reported_with_the_ranks_as_they_are_when_the_li
     pid = job.start(LOCK)
     job.wait_asleep()
     asked = request(job, due=time.monotonic() + 2, ranks=[rank(0, pid)])
-    helper = EvidenceHelper(asked)
-    try:
+    with EvidenceHelper(asked) as helper:
         finding = asked["finding"] | {"age": 43.5}
         ranks = [rank(0, pid), rank(5, 1 << 22)]
-        line = {"request": "overdue", "finding": finding, "now": time.monotonic() + 2, "ranks": ranks}
-        assert helper.process.stdin is not None
-        helper.process.stdin.write(json.dumps(line).encode() + b"\n")
-        helper.process.stdin.flush()
+        helper.ask(request="overdue", finding=finding, now=time.monotonic() + 2, ranks=ranks)
         answer = helper.answer()
-    finally:
-        helper.close()
     assert answer.result["mechanism"].startswith("deadlock: rank 0 (process ")
     assert "waits for a lock at <string>:6, which only its own threads can end" in answer.result["mechanism"]
     assert answer.document["finding"]["age"] == 43.5
@@ -104,8 +97,7 @@ def test_evidence_begun_early_for_a_limit_that_does_not_pass_is_written_nowhere(
     ],
 )
 def test_a_wait_within_the_process_is_not_cleared(job: Job, code: str, location: str, mechanism: str) -> None:
-    job.start(code)
-    job.wait_asleep()
+    job.start_asleep(code)
     answer = ask(job)
     assert answer.result["cleared"] is None
     assert answer.result["why"] == location
@@ -124,8 +116,7 @@ def test_a_wait_within_the_process_is_not_cleared(job: Job, code: str, location:
 def test_the_report_names_the_socket_that_is_read(job: Job) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        job.start(READ, str(port))
-        job.wait_asleep()
+        job.start_asleep(READ, str(port))
         answer = ask(job)
     assert answer.result["cleared"] is None
     assert answer.result["why"] == "<string>:5 fetch"

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,15 +61,15 @@ def test_without_py_spy_counters_decide(job: Job, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "python").symlink_to(os.path.realpath(sys.executable))  # no py-spy is beside this interpreter
-    job.start(SLEEP)
-    job.wait_asleep()
-    answer = ask(job, (str(bare / "python"),), {"PATH": "/nowhere"})
+    job.start_asleep(SLEEP)
+    there: dict[str, Any] = {"python": str(bare / "python"), "environment": {"PATH": "/nowhere"}}
+    answer = ask(job, **there)
     assert answer.result["cleared"] is None
     assert answer.result["why"].startswith("python")
     assert answer.missing == {f"Python stacks of {job.pid}": "py-spy is not installed"}
     assert "py-spy is not installed" in answer.markdown
     busy = job.start(BUSY)
-    answer = ask(job, (str(bare / "python"),), {"PATH": "/nowhere"}, finding={"rule": "idle", "pid": busy})
+    answer = ask(job, **there, finding={"rule": "idle", "pid": busy})
     assert answer.result["cleared"].endswith("of a core")
     assert answer.process(busy)["moved"] is None
 
@@ -76,9 +77,8 @@ def test_without_py_spy_counters_decide(job: Job, tmp_path: Path) -> None:
 @needs_spy
 def test_forbidden_ptrace_is_named(job: Job) -> None:
     need_no_ptrace()
-    job.start(CLOSED, prefix=NO_PTRACE)
-    job.wait_asleep()
-    answer = ask(job, (*NO_PTRACE, sys.executable))
+    job.start_asleep(CLOSED, prefix=NO_PTRACE)
+    answer = ask(job, NO_PTRACE)
     assert answer.result["cleared"] is None
     [(what, why)] = [line for line in answer.missing.items() if line[0].startswith("Python stacks")]
     assert what == f"Python stacks of {job.pid}"
@@ -93,7 +93,7 @@ def test_a_process_of_another_user_is_classified_by_its_cpu_use(job: Job) -> Non
     need_no_ptrace()
     shell = ("setpriv", "--reuid", str(NOBODY), "--clear-groups", "sh", "-c", "echo ready; while :; do :; done")
     job.start("import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])", *shell)
-    answer = ask(job, (*NO_PTRACE, sys.executable), finding={"rule": "idle"})
+    answer = ask(job, NO_PTRACE, finding={"rule": "idle"})
     assert answer.result["cleared"].endswith("of a core")
     assert answer.process(job.pid)["io"] is None
     assert "unknown" in answer.markdown
@@ -110,8 +110,7 @@ def hanging(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_py_spy_that_never_answers_delays_nothing_beyond_the_deadline(job: Job, hanging: dict[str, str]) -> None:
-    job.start(FORK, "20")
-    job.wait_asleep()
+    job.start_asleep(FORK, "20")
     answer = ask(job, environment=hanging, timeout=8)  # in which a busy machine also starts the helper
     assert answer.seconds < 40  # 21 processes with 2 s each
     assert answer.result["report"]
@@ -134,21 +133,16 @@ def test_a_program_that_does_not_end_or_prints_too_much_is_killed(command: list[
 
 
 def test_nothing_is_left_of_a_killed_helper(job: Job, hanging: dict[str, str]) -> None:
-    job.start(SLEEP)
-    job.wait_asleep()
+    job.start_asleep(SLEEP)
     mark = f"TEST_HANGING={hanging['TEST_HANGING']}"
-    helper = EvidenceHelper(request(job), **hanging)
-    try:
+    with EvidenceHelper(request(job), **hanging):
         wait_for(lambda: len(carrying(mark)) > 1, "py-spy")
-    finally:
-        helper.close()
     wait_for(lambda: not carrying(mark), "the end of every py-spy")
 
 
 def test_the_reply_is_sent_in_time_without_evidence(job: Job) -> None:
     """The two observations are further apart than the timeout."""
-    job.start(SLEEP)
-    job.wait_asleep()
+    job.start_asleep(SLEEP)
     answer = ask(job, between=600, timeout=8, given=False)
     assert answer.seconds < 300
     problem = "the processes could not be observed in time"
@@ -157,17 +151,9 @@ def test_the_reply_is_sent_in_time_without_evidence(job: Job) -> None:
 
 
 def test_it_ends_when_stdin_ends(job: Job) -> None:
-    job.start(SLEEP)
-    job.wait_asleep()
-    helper = EvidenceHelper(request(job, between=60, timeout=120))
-    try:
-        assert helper.process.stdin is not None
-        helper.process.stdin.close()
-        assert helper.process.wait(30) == 0
-        assert helper.process.stdout is not None
-        assert helper.process.stdout.read() == b""
-    finally:
-        helper.close()
+    job.start_asleep(SLEEP)
+    with EvidenceHelper(request(job, between=60, timeout=120)) as helper:
+        assert (helper.end(), helper.lines) == (0, [])
 
 
 def test_a_suspect_that_has_ended_is_reported(job: Job) -> None:
@@ -201,14 +187,11 @@ def test_the_counters_of_a_child_that_has_ended_are_no_work(job: Job) -> None:
     spy = job.folder / "py-spy"  # called after the first observation
     spy.write_text(f"#!/bin/sh\ntouch '{job.folder}/observed'\nexit 1\n")
     spy.chmod(0o755)
-    helper = EvidenceHelper(request(job, between=5), PATH=f"{job.folder}:{os.environ['PATH']}")
-    try:
+    with EvidenceHelper(request(job, between=5), PATH=f"{job.folder}:{os.environ['PATH']}") as helper:
         wait_for((job.folder / "observed").exists, "the first observation")
         os.kill(job.pid, signal.SIGUSR1)
         wait_for((job.folder / "reaped").exists, "the death of the child")
         answer = helper.answer()
-    finally:
-        helper.close()
     assert [p["gone"] for p in answer.document["processes"]] == [False, True]
     assert answer.result["cleared"] is None
     assert answer.result["cpu"] < 0.4
@@ -220,8 +203,7 @@ def test_undecodable_names_are_escaped(job: Job, tmp_path: Path) -> None:
     script = os.fsencode(tmp_path) + b"/tr\xffain `x` | <b>.py"
     with open(script, "wb") as file:
         file.write(f"{RENAME}{READY}time.sleep(600)".encode())
-    job.start("import os, sys\nos.execv(sys.executable, ['python', sys.argv[1]])", os.fsdecode(script))
-    job.wait_asleep()
+    job.start_asleep("import os, sys\nos.execv(sys.executable, ['python', sys.argv[1]])", os.fsdecode(script))
     opened = os.fsencode(tmp_path) + b"/out\xff\n# no heading"
     with open(opened, "wb") as file:
         file.write(b"line\n" * 500 + b"```\n# the last \xff\x1b[31m line")
@@ -235,8 +217,7 @@ def test_undecodable_names_are_escaped(job: Job, tmp_path: Path) -> None:
 
 
 def test_output_that_is_no_regular_file_is_named(job: Job, tmp_path: Path) -> None:
-    job.start(SLEEP)
-    job.wait_asleep()
+    job.start_asleep(SLEEP)
     os.mkfifo(tmp_path / "fifo")
     answer = ask(job, output=[str(tmp_path / "fifo"), str(tmp_path / "none")])
     assert answer.missing[f"output in {tmp_path}/fifo"] == "it is not a regular file"
@@ -244,8 +225,7 @@ def test_output_that_is_no_regular_file_is_named(job: Job, tmp_path: Path) -> No
 
 
 def test_a_report_that_cannot_be_written_is_a_problem(job: Job, tmp_path: Path) -> None:
-    job.start(SLEEP)
-    job.wait_asleep()
+    job.start_asleep(SLEEP)
     (tmp_path / "file").write_text("")
     answer = ask(job, run_dir=str(tmp_path / "file"))
     assert answer.result["report"] is None

@@ -528,7 +528,6 @@ def test_a_frozen_member_is_lost_once_training_stops_and_learns_that(make: Calla
     """Only this network may have failed.  Once training stops as well, the member counts as lost."""
     group = make(2)
     silence = 3.0
-    silence = 3.0
     nodes = group.running(silence=silence)
     nodes[1].contact()
     with contextlib.closing(BeatDir(group.folder / "beats0")) as beats, beats.start(STEPPING, RANK="0") as command:

@@ -19,9 +19,7 @@ SHOW = (
 
 
 def shown(beats: BeatDir, code: str) -> list[Any]:
-    ran = beats.run(SHOW + code)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    return [json.loads(line) for line in ran.stdout.splitlines()]
+    return [json.loads(line) for line in beats.output(SHOW + code).splitlines()]
 
 
 def test_sections_nest(beats: BeatDir) -> None:

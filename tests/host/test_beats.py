@@ -322,8 +322,7 @@ def test_where_the_memory_file_system_has_no_room_the_heartbeats_are_elsewhere(r
     need_mounts()
     prefix = runs.mounted(ONLY_SHM + f"mount -t tmpfs -o {room} tmpfs /dev/shm")
     code = "import os; ft.beat(1); print(os.environ['FTRUN_BEAT_DIR'])"
-    run = runs.run(*python(code), prefix=prefix)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *python(code), prefix=prefix)
     assert not run.stdout.startswith("/dev/shm")
     assert run.stderr.startswith("[ftrun] the heartbeats are in ")
     assert "(/dev/shm: No space left on device); 644 KiB are needed" in run.stderr
@@ -364,8 +363,7 @@ def test_a_root_that_is_read_only_needs_no_folder_but_dev_shm(runs: Runs) -> Non
 def test_without_dev_shm_another_memory_file_system_is_used(runs: Runs) -> None:
     need_mounts()
     prefix = runs.mounted(ONLY_SHM + "mount -t tmpfs tmpfs /run")
-    run = runs.run("sh", "-c", "echo $FTRUN_BEAT_DIR", prefix=prefix)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "sh", "-c", "echo $FTRUN_BEAT_DIR", prefix=prefix)
     assert run.stdout.startswith("/run/ftrun-beats-")
 
 
@@ -389,8 +387,7 @@ def test_a_memory_file_system_that_fills_up_later_affects_no_heartbeat(runs: Run
         "os.environ['RANK'] = '1023'\nfor step in range(1000): ft.beat(step)\nft.checkpoint(1000, '/c')\n"
         "with ft.section('x'): pass"
     )
-    run = runs.run(sys.executable, "-c", python(code)[2], prefix=prefix)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, sys.executable, "-c", python(code)[2], prefix=prefix)
     assert run.state["best_checkpoint"] == 1000
 
 
@@ -400,8 +397,7 @@ def test_a_start_after_one_that_damaged_its_beat_file_is_watched(runs: Runs) -> 
     watched = shlex.join(python("import time; ft.beat(ft.attempt().start_cnt); time.sleep(3600)"))
     code = f"case $MA_PROC_START_CNT in 1) rm -rf /dev/shm/*; exit 1;; 2) exec {watched};; esac"
     options = ("--restart-on", "hang,failure", "--backoff", "1ms", "--hang-timeout", "500ms", "--grace", "off")
-    run = runs.run(*options, "sh", "-c", code, prefix=runs.mounted("mount -t tmpfs -o size=4m tmpfs /dev/shm"))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *options, "sh", "-c", code, prefix=runs.mounted("mount -t tmpfs -o size=4m tmpfs /dev/shm"))
     assert [r["reason"] for r in run.named("restart")] == ["failure", "hang"]
 
 

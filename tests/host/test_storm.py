@@ -32,10 +32,9 @@ def test_a_storm_of_forks_is_ended_before_the_restart(runs: Runs, kind: str, mod
     if not has_own_pid_max() or not permitted(*PID1, "sh", "-c", f"test -w {PID_MAX}"):
         pytest.skip("the number of pids cannot be limited for one namespace here")
     options = ("--restart-on", "failure", "--grace", "off", "--backoff", "10ms", "--standby", "off")
-    run = runs.start(
-        *options, sys.executable, "-S", "-E", STORM, kind, "8", "1", prefix=(*PID1, "sh", "-c", MODES[mode], "sh")
+    run = runs.ends(
+        0, *options, sys.executable, "-S", "-E", STORM, kind, "8", "1", prefix=(*PID1, "sh", "-c", MODES[mode], "sh")
     )
-    assert run.wait() == 0, run.log()
     assert [record["attempt"] for record in run.named("killed")][:1] == [1]
     assert run.named("killed")[0]["processes"] > 0
     assert len(run.named("spawned")) == 2
@@ -118,8 +117,7 @@ def test_what_is_not_of_the_command_goes_on_after_all_was_stopped_in_one_call(ru
     script = f'[ $MA_PROC_START_CNT = 1 ] && {left} until [ -e "$0/$MA_PROC_START_CNT" ]; do sleep 0.02; done; '
     script += "[ $MA_PROC_START_CNT != 1 ] || exit 7"
     options = ("--restart-on", "failure", "--grace", "200ms", "--backoff", "10ms")
-    run = runs.start(*options, "sh", "-c", script, str(runs.folder), prefix=PID1, program=program)
-    run.until("spawned")
+    run = runs.spawned(*options, "sh", "-c", script, str(runs.folder), prefix=PID1, program=program)
     (ftrun,) = children(run.pid)
     outside = ["nsenter", "-t", str(ftrun), "-p", "sleep", "600"]
     visitors = [subprocess.Popen(outside) for _ in range(2)]

@@ -158,16 +158,14 @@ LOST = "was deleted by the command"
     "act", [f"os.chmod({OF_IT}, 0o666)", f"os.unlink({OF_IT})", DELETE], ids=["chmod", "unlink", "delete all"]
 )
 def test_a_job_that_steps_is_left_alone_whatever_happens_to_the_files(runs: Runs, act: str) -> None:
-    run = runs.run(*OPTIONS, *python(STEPS.format(at=5, act=act)))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *OPTIONS, *python(STEPS.format(at=5, act=act)))
     assert not run.named("suspect", "hang")
     assert run.stderr.count(LOST) == len(run.named("problem")) == (act == DELETE)
 
 
 def test_a_touch_of_the_launcher_is_no_rank_that_hangs(runs: Runs) -> None:
     words = python(STEPS.format(at=-1, act="pass"))
-    run = runs.run(*OPTIONS, "sh", "-c", 'touch "$FTRUN_BEAT_DIR/touch"; exec "$@"', "sh", *words)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *OPTIONS, "sh", "-c", 'touch "$FTRUN_BEAT_DIR/touch"; exec "$@"', "sh", *words)
     assert run.until("first_beat")["rank"] == TOUCH
 
 
@@ -193,6 +191,5 @@ def test_one_of_two_ranks_may_empty_the_memory_file_system(runs: Runs) -> None:
     need_mounts()
     act = "os.environ['RANK'] == '1' and os.system('rm -rf /dev/shm/*')"
     words = ("--nproc-per-node", "2", *OPTIONS, *python(STEPS.format(at=5, act=act)))
-    run = runs.run(*words, prefix=runs.mounted("mount -t tmpfs tmpfs /dev/shm"))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *words, prefix=runs.mounted("mount -t tmpfs tmpfs /dev/shm"))
     assert not run.named("suspect", "hang")

@@ -117,8 +117,7 @@ def test_readers_that_do_not_end_by_themselves_are_ended_within_the_grace(
 def test_processes_that_a_command_leaves_are_ended_and_its_exit_code_is_kept(
     runs: Runs, prefix: tuple[str, ...]
 ) -> None:
-    run = runs.start("--grace", "200ms", *TREE, str(runs.folder), str(HARD), "0", "7", prefix=prefix)
-    assert run.wait() == 7, run.log()
+    runs.ends(7, "--grace", "200ms", *TREE, str(runs.folder), str(HARD), "0", "7", prefix=prefix)
     pids = [int(line.split()[1]) for line in text(runs.folder / "pids").splitlines()]
     assert len(pids) >= HARD
     assert prefix or not [pid for pid in pids if alive(pid)]
@@ -235,8 +234,7 @@ def frozen(runs: Runs) -> list[str]:
 def test_a_process_that_sigkill_cannot_end_is_named_and_isolates_the_node(runs: Runs, frozen: list[str]) -> None:
     program = (sys.executable, "-c", SHORT.format(paths=[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]))
     command = ("sh", "-c", "echo $$ > writer; touch $FTRUN_BEAT_DIR/touch; echo x > frozen/file")
-    run = runs.start("--hang-timeout", "500ms", "--grace", "off", *command, prefix=frozen, program=program)
-    assert run.wait() == 197, run.log()
+    run = runs.ends(197, "--hang-timeout", "500ms", "--grace", "off", *command, prefix=frozen, program=program)
     writer = int((runs.folder / "writer").read_text())
     named = rf"{writer} \(sh\) D \w+"
     (escalated,) = run.named("escalated")
@@ -250,8 +248,7 @@ def test_a_process_that_sigkill_cannot_end_is_named_and_isolates_the_node(runs: 
 def test_a_process_that_sigkill_cannot_end_does_not_change_the_exit_code(runs: Runs, frozen: list[str]) -> None:
     program = (sys.executable, "-c", SHORT.format(paths=[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]))
     command = ("sh", "-c", "sh -c 'echo $$ > writer; echo x > frozen/file' & until [ -s writer ]; do :; done; exit 0")
-    run = runs.start("--grace", "off", *command, prefix=frozen, program=program)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--grace", "off", *command, prefix=frozen, program=program)
     writer = int((runs.folder / "writer").read_text())
     named = rf"cannot end {writer} \(sh\) D \w+: SIGKILL has no effect; the exit code stays 0"
     assert re.search(named, run.stderr)
@@ -278,8 +275,7 @@ def poor(runs: Runs, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def test_a_leftover_that_may_not_be_signalled_does_not_change_the_exit_code(runs: Runs, poor: tuple[str, ...]) -> None:
-    run = runs.start("--grace", "1h", *OTHER, "sh", "-c", "sleep 600 & exit 0", prefix=poor)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--grace", "1h", *OTHER, "sh", "-c", "sleep 600 & exit 0", prefix=poor)
     assert re.search(rf"cannot end {REFUSED}: no permission .* exit code stays 0", run.stderr)
     assert not run.named("escalated")
 
@@ -294,8 +290,7 @@ def test_a_process_that_proc_hides_is_ended(runs: Runs, prefix: tuple[str, ...])
     if os.getuid() != 0 or not permitted(*HIDING, *OTHER):
         pytest.skip("only root can mount /proc and change its user")
     command = ("sh", "-c", f"{' '.join(OTHER)} sh -c 'sleep 600 & sleep 600' & exit 0")
-    run = runs.start("--grace", "300ms", *command, prefix=(*prefix, *HIDING))
-    assert run.wait() == 0, run.log()
+    runs.ends(0, "--grace", "300ms", *command, prefix=(*prefix, *HIDING))
     assert not runs.living()
 
 
@@ -303,17 +298,15 @@ def test_a_process_that_proc_hides_is_ended(runs: Runs, prefix: tuple[str, ...])
 def test_a_command_that_takes_proc_away_leaves_no_process(runs: Runs, prefix: tuple[str, ...], change: str) -> None:
     need_mounts()
     command = ("sh", "-c", f"setsid sleep 600 & {change} /proc; exit 3")
-    run = runs.start(
-        "--grace", "300ms", "--restart-on", "failure", "--max-restarts", "1", *command, prefix=prefix or MOUNTS
+    runs.ends(
+        93, "--grace", "300ms", "--restart-on", "failure", "--max-restarts", "1", *command, prefix=prefix or MOUNTS
     )
-    assert run.wait() == 93, run.log()
     assert not runs.living()
 
 
 def test_nothing_is_started_while_a_process_may_not_be_signalled(runs: Runs, poor: tuple[str, ...]) -> None:
     """A hang of such a command is for another container, without isolation of the node."""
-    run = runs.start("--grace", "200ms", "--start-timeout", "2s", *OTHER, "sleep", "600", prefix=poor)
-    assert run.wait() == 195, run.log()
+    run = runs.ends(195, "--grace", "200ms", "--start-timeout", "2s", *OTHER, "sleep", "600", prefix=poor)
     assert len(run.named("spawned")) == 1
     assert re.search(REFUSED, runs.verdict["message"])
 
@@ -322,8 +315,7 @@ def test_a_failure_with_a_leftover_that_may_not_be_signalled_keeps_its_exit_code
     runs: Runs, poor: tuple[str, ...]
 ) -> None:
     options = ("--grace", "200ms", "--restart-on", "failure")
-    run = runs.start(*options, *OTHER, "sh", "-c", "sleep 600 & exit 3", prefix=poor)
-    assert run.wait() == 3, run.log()
+    run = runs.ends(3, *options, *OTHER, "sh", "-c", "sleep 600 & exit 3", prefix=poor)
     assert len(run.named("spawned")) == 1
 
 
@@ -332,8 +324,7 @@ def test_a_stop_that_cannot_be_forwarded_is_reported_at_once(runs: Runs, poor: t
     script = "read line; exit 4"
     os.mkfifo(runs.folder / "go")
     inner = ("sh", "-c", f'exec 3<>{runs.folder}/go; exec "$@" <&3', "sh")
-    run = runs.start(*OTHER, "sh", "-c", script, prefix=(*poor, *inner))
-    run.until("spawned")
+    run = runs.spawned(*OTHER, "sh", "-c", script, prefix=(*poor, *inner))
 
     def ftrun() -> int:
         lines = {pid: text(Path(f"/proc/{pid}/cmdline")).split("\0")[:4] for pid in runs.living()}

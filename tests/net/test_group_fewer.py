@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from net.test_group_view import ftctl, rows
+from net.test_group_view import rows
 from support.group_runs import Group
-from support.hosts import Container, Hosts
-from support.runs import HOUSE, Record, wait_for
+from support.hosts import Hosts
+from support.runs import HOUSE, wait_for
 from support.short import quick
 
 Make = Callable[[int], Hosts]
@@ -51,8 +51,7 @@ def test_a_spare_takes_the_place_of_a_lost_member_and_nothing_restarts_twice(hos
     group.start(1)
     until_spare(group, 1)
     group.gone.discard(1)
-    group.finish()
-    group.must_end(0, epochs=[1, 2])
+    group.must_succeed(epochs=[1, 2])
 
 
 # Its ranks need not agree on anything.
@@ -80,23 +79,15 @@ def test_the_standbys_of_a_spare_are_forked_and_get_the_numbers_of_the_lost_rank
     options = ("--spares", "1", "--nproc-per-node", "2", "--standby", "2", "--grace", "1s")
     command = (*options, "--", sys.executable, str(program), str(HOUSE / "hooks"), str(here.folder))
     members = [here.start(rank, *here.group(rank, 3, wait="60s"), *command) for rank in range(3)]
-    ready = until_standby(members[2], "ready")
+    ready = members[2].until("standby", what="ready")
     assert (ready["ready"], ready["of"], ready["forked"]) == (2, 2, 2)
     wait_for(lambda: all((here.folder / f"1-{rank}").exists() for rank in range(4)), "all ranks of epoch 1")
     members[1].kill()
-    started = until_standby(members[2], "start")
+    started = members[2].until("standby", what="start")
     assert (started["warm"], started["of"], started["forked"], started.get("why")) == (2, 2, 2, None)
     seen = [json.loads(wait_for((here.folder / f"2-{rank}").read_text, f"rank {rank} of epoch 2")) for rank in range(4)]
     assert [(one["GROUP_RANK"], one["MA_PROC_START_CNT"]) for one in seen] == [*[("0", "2")] * 2, *[("1", "1")] * 2]
     assert {one["WORLD_SIZE"] for one in seen} == {"4"}
-
-
-def until_standby(member: Container, what: str) -> Record:
-    """The first record `standby` of this kind."""
-    found: Record = wait_for(
-        lambda: next((one for one in member.named("standby") if one["what"] == what), None), f"a record standby {what}"
-    )
-    return found
 
 
 def test_fewer_go_on_and_the_lost_one_is_taken_in_at_the_next_restart(hosts: Make) -> None:
@@ -112,8 +103,7 @@ def test_fewer_go_on_and_the_lost_one_is_taken_in_at_the_next_restart(hosts: Mak
     restart(group, 0)
     group.until_started(3)
     assert (members(group, 3), sizes(group, 3)) == ({0: 0, 1: 2, 2: 1}, {3})
-    group.finish()
-    group.must_end(0, epochs=[1, 2, 3])
+    group.must_succeed(epochs=[1, 2, 3])
 
 
 @pytest.mark.parametrize("files", quick([False, True], ids=lambda files: "files" if files else "hooks"))
@@ -129,8 +119,7 @@ def test_a_member_that_is_back_is_taken_in_at_the_next_checkpoint(hosts: Make, f
     group.start(2)
     group.until_started(3)
     assert "a checkpoint is saved, and member 2 (host-2) can work again: 3 members go on" in group.rank(0).stderr
-    group.finish()
-    group.must_end(0, epochs=[1, 2, 3])
+    group.must_succeed(epochs=[1, 2, 3])
 
 
 def test_below_the_least_number_of_members_the_job_ends_with_195(hosts: Make) -> None:
@@ -165,8 +154,7 @@ def test_a_replaced_member_does_not_end_the_others(hosts: Make, rank: int) -> No
     group.until_started(2)
     starts = {line["member"]: line["starts"] for line in group.book.named("start", epoch=2)}
     assert starts == dict.fromkeys(others, 2) | {rank: 1}
-    group.finish()
-    group.must_end(0, epochs=[1, 2])
+    group.must_succeed(epochs=[1, 2])
 
 
 @pytest.mark.slow
@@ -206,7 +194,7 @@ def until_shown_as_spare(group: Group, rank: int) -> None:
         return words.get(rank) == "spare" and "spare" not in [words[other] for other in words if other != rank]
 
     wait_for(shown, "a row of a spare")
-    alone = ftctl(group.rank(rank), "status", "--exit-code")
+    alone = group.rank(rank).ftctl("status", "--exit-code")
     assert (alone.returncode, alone.stdout.split()[0]) == (0, "spare"), alone
     assert "held ready to take the place of a lost member" in alone.stdout
 

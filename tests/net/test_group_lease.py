@@ -17,7 +17,6 @@ import pytest
 from ftrun.core.group import lease
 from ftrun.helpers.messenger.group_link import QUIET
 from net.test_group_fewer import QUICK, members, until_spare
-from net.test_group_view import ftctl
 from support.group_runs import Group
 from support.hosts import PORT, Hosts
 from support.runs import children, wait_for
@@ -119,7 +118,7 @@ def test_all_train_again_within_one_lease_after_the_loss_of_member_0(hosts: Make
         r"member 0 \(host-0\) is missing: no contact for .*; its lease in the shared folder ends at \S+ UTC, .* more,"
     )
     for rank in (1, 2, 3):
-        status = partial(ftctl, group.rank(rank), "status")
+        status = partial(group.rank(rank).ftctl, "status")
         wait_for(lambda ask=status: re.search(told, ask().stdout), f"the status of {rank}")  # type: ignore[misc]
     group.until_started(2, nodes=3, timeout=LENGTH + 60)
     took = time.monotonic() - began
@@ -127,7 +126,7 @@ def test_all_train_again_within_one_lease_after_the_loss_of_member_0(hosts: Make
     assert took < 2 * LENGTH + (0.0 if lost == "dead" else QUIET)
     assert set(members(group, 2).values()) == {1, 2, 3}
     for rank in (1, 2, 3):
-        assert "never seen" not in ftctl(group.rank(rank), "status", "--all").stdout
+        assert "never seen" not in group.rank(rank).ftctl("status", "--all").stdout
     for rank in (1, 2, 3):
         assert "its lease in the shared folder ends in" in group.rank(rank).stderr
         assert next(one["then"] for one in group.rank(rank).named("lost") if one["member"] == 0) == "replace"
@@ -135,8 +134,7 @@ def test_all_train_again_within_one_lease_after_the_loss_of_member_0(hosts: Make
         assert group.rank(0).named("exited")
         here.hosts[0].restore()
         until_spare(group, 0)
-    group.finish()
-    group.must_end(0, epochs=[1, 2])
+    group.must_succeed(epochs=[1, 2])
 
 
 @pytest.mark.slow
@@ -171,8 +169,7 @@ def test_a_folder_that_stalls_disturbs_nobody_and_nobody_takes_over_in_it(frozen
     group.until_started(2, nodes=2, timeout=LENGTH + 60)
     print(f"training again {time.monotonic() - began:.1f} s after the end of the stall")
     assert set(members(group, 2).values()) == {1, 2}
-    group.finish()
-    group.must_end(0, epochs=[1, 2])
+    group.must_succeed(epochs=[1, 2])
 
 
 @pytest.mark.slow
@@ -227,8 +224,7 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on(hosts: Make) -> None:
     wait_for(lambda: time.monotonic() > resumed + LENGTH + 5, "the end of a lease after that", LENGTH + 60)
     assert group.book.epochs == [1]
     assert group.book.step > step
-    group.finish()
-    group.must_end(0, epochs=[1])
+    group.must_succeed(epochs=[1])
 
 
 @pytest.mark.slow
@@ -239,8 +235,7 @@ def test_members_that_wait_for_a_lost_one_less_than_its_lease_lasts_wait_for_its
     group.rank(0).kill()
     group.gone.add(0)
     group.until_started(2, nodes=2, timeout=LENGTH + 60)
-    group.finish()
-    group.must_end(0, epochs=[1, 2])
+    group.must_succeed(epochs=[1, 2])
 
 
 def children_of(pid: int) -> list[int]:

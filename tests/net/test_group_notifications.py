@@ -1,6 +1,5 @@
 """What happens to a group, and who notifies of it: one notification an incident, from one member."""
 
-import json
 import os
 import re
 import signal
@@ -12,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from net.test_group_view import ftctl, headed
+from net.test_group_view import headed
 from support.group_runs import Group
 from support.hosts import Hosts
-from support.runs import descendants, state_of, wait_for
+from support.runs import descendants, objects, state_of, wait_for
 
 QUICK = ("--steps", "100000", "--step-time", "0.02")
 
@@ -30,7 +29,7 @@ def notified(here: Hosts, *options: str) -> tuple[Group, Path]:
 
 
 def reported(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return objects(file)
 
 
 def reports(file: Path, number: int) -> bool:
@@ -48,13 +47,12 @@ def test_each_incident_of_a_group_is_one_notification(hosts: Callable[[int], Hos
         for other in {0, 1, 2} - {rank}:
             words = rf"^member {rank} .host-{rank}. is (lost|missing).* more.* with 195"
             wait_for(partial(headed, group.rank(other), words), "who is missing, until when")
-            assert "loss in attempt" in ftctl(group.rank(other), "status").stdout
+            assert "loss in attempt" in group.rank(other).ftctl("status").stdout
         group.start(rank)
         group.until_started(count + 1)
     os.kill(group.rank(1).command, signal.SIGKILL)
     group.until_started(4)
-    group.finish()
-    group.must_end(0, epochs=[1, 2, 3, 4])
+    group.must_succeed(epochs=[1, 2, 3, 4])
     found = reported(seen)
     hosts_of = ["lost host-0", "lost host-1", "restart host-0", "ended host-0"]
     assert [f"{one['event']} {one['node']}" for one in found] == hosts_of, [one["text"] for one in found]
@@ -79,6 +77,5 @@ def test_a_group_that_is_suspended_as_a_whole_is_one_notification(hosts: Callabl
     group.until_step(step + 100)
     wait_for(lambda: all(one.named("frozen") for one in here.last), "the records of all members")
     wait_for(lambda: bool(reported(seen)), "the notification")
-    group.finish()
-    group.must_end(0, epochs=[1])
+    group.must_succeed(epochs=[1])
     assert [(one["event"], one["node"]) for one in reported(seen)] == [("frozen", "host-0"), ("ended", "host-0")]

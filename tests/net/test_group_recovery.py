@@ -59,8 +59,7 @@ def test_a_lost_container_that_comes_back(hosts: Make) -> None:
     group.start(0, MA_SCHEDULE_CNT="2")  # perhaps before the others have detected the loss
     group.until_started(3)
     assert by_rank(group, 3, "starts") == {0: 1, 1: 2, 2: 3}
-    group.finish()
-    group.must_end(0, epochs=[1, 2, 3])
+    group.must_succeed(epochs=[1, 2, 3])
 
 
 @pytest.mark.slow  # helpers/test_messenger_group.py has it with messengers alone
@@ -76,8 +75,7 @@ def test_two_that_are_lost_together_with_member_0_are_back_within_seconds(hosts:
     for rank in (0, 1):
         group.start(rank)
     group.until_started(2)
-    group.finish()
-    group.must_end(0, epochs=[1, 2])
+    group.must_succeed(epochs=[1, 2])
 
 
 def test_members_that_were_all_killed_start_again_at_once_in_their_run_dirs(hosts: Make) -> None:
@@ -91,8 +89,7 @@ def test_members_that_were_all_killed_start_again_at_once_in_their_run_dirs(host
     for rank in (0, 1):
         group.start(rank, again=True)
     group.until_started(2)
-    group.finish()
-    group.must_end(0, epochs=[1, 2])
+    group.must_succeed(epochs=[1, 2])
 
 
 def test_a_lost_container_that_does_not_come_back(hosts: Make) -> None:

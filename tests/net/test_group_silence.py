@@ -31,8 +31,7 @@ def test_rank_0_without_its_network_ends_no_command(hosts: Make) -> None:
     for one in others:
         prints(one, "contact with the coordinator is restored after")
     assert not zero.named("lost")
-    group.finish()
-    group.must_end(0, epochs=[1])
+    group.must_succeed(epochs=[1])
 
 
 def test_a_member_that_receives_nothing_is_lost_alone(hosts: Make) -> None:

@@ -3,9 +3,7 @@
 In the gate tests/cli/test_group_orders.py has the status and the report of a group."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.hosts import Container, Hosts
-from support.runs import FTCTL, HOUSE, wait_for
+from support.runs import HOUSE, wait_for
 
 CODE = """
 import sys, time
@@ -26,21 +24,15 @@ for step in range(1_000_000):
 """
 
 
-def ftctl(container: Container, *words: str) -> subprocess.CompletedProcess[str]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("FTRUN_")}
-    command = [*FTCTL, *words, "--run-dir", str(container.run_dir)]
-    return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=90)
-
-
 def view(container: Container) -> dict[str, Any]:
     """The group as that member shows it; empty before there is a view."""
-    done = ftctl(container, "status", "--all", "--json")
+    done = container.ftctl("status", "--all", "--json")
     return (json.loads(done.stdout)["group"] if done.returncode == 0 else None) or {}
 
 
 def headed(container: Container, words: str) -> bool:
     """Whether the first sentence of its status matches."""
-    return re.search(words, " ".join(ftctl(container, "status").stdout.split())) is not None
+    return re.search(words, " ".join(container.ftctl("status").stdout.split())) is not None
 
 
 def rows(container: Container) -> dict[int, dict[str, Any]]:
@@ -78,25 +70,25 @@ def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[
         assert by_rank[2]["trouble"] is None
 
     for reader in members:
-        report = ftctl(reader, "report", "--member", "1")
+        report = reader.ftctl("report", "--member", "1")
         assert report.returncode == 0, report
-        assert report.stdout == ftctl(members[1], "report").stdout
-    stacks = ftctl(members[2], "stacks", "--member", "1", "--last-report")
+        assert report.stdout == members[1].ftctl("report").stdout
+    stacks = members[2].ftctl("stacks", "--member", "1", "--last-report")
     assert "<string>:7 <module>" in stacks.stdout, stacks
-    own = ftctl(members[1], "report").stdout
+    own = members[1].ftctl("report").stdout
     for reader in (members[0], members[2]):
-        head, _, rest = ftctl(reader, "report").stdout.partition("\n\n")
+        head, _, rest = reader.ftctl("report").stdout.partition("\n\n")
         assert " ".join(head.split()).startswith("hang on member 1 (node-1): member 1 (node-1): rank"), head
         assert rest == own
-        assert re.search(r"incident +.*hang in attempt 1: member 1", ftctl(reader, "status").stdout)
-    now = ftctl(members[2], "stacks", "--member", "0")
+        assert re.search(r"incident +.*hang in attempt 1: member 1", reader.ftctl("status").stdout)
+    now = members[2].ftctl("stacks", "--member", "0")
     assert now.returncode == 0, now
     assert now.stdout.startswith("as of 20")
     assert "rank 0:\n    <string>:7 <module>" in now.stdout, now
-    nobody = ftctl(members[0], "stacks", "--member", "2", "--rank", "5")
+    nobody = members[0].ftctl("stacks", "--member", "2", "--rank", "5")
     assert (nobody.returncode, nobody.stdout) == (1, "")
     assert "no rank 5 runs; these do: 2" in nobody.stderr, nobody
-    none = ftctl(members[1], "report", "--member", "2")
+    none = members[1].ftctl("report", "--member", "2")
     assert (none.returncode, none.stdout) == (1, "")
     assert "no report was written by member 2" in none.stderr
 
@@ -107,15 +99,15 @@ def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[
     assert len(found["members"]) == 3
     assert rows(members[2])[1]["trouble"].startswith("hang in attempt 1: rank")
     missed = "no contact with member 0 for "
-    wait_for(lambda: missed in ftctl(members[2], "status", "--all").stdout, "the line about it")
-    text = ftctl(members[2], "status", "--all")
+    wait_for(lambda: missed in members[2].ftctl("status", "--all").stdout, "the line about it")
+    text = members[2].ftctl("status", "--all")
     for member in members[1:]:
         words = r"^member 0 \(node-0\) is missing: no contact for .*; it is waited for until \S+ UTC, .* with 195;"
         wait_for(partial(headed, member, words), "who is missing, and until when it is waited for")
-    assert ftctl(members[1], "status", "--exit-code").returncode == 3
+    assert members[1].ftctl("status", "--exit-code").returncode == 3
     assert "last heard of" in text.stdout
-    wait_for(lambda: ftctl(members[2], "report", "--member", "1").returncode == 0, "the copy in the state dir")
-    assert ftctl(members[2], "report", "--member", "1").stdout == ftctl(members[1], "report").stdout
-    lost = ftctl(members[2], "report", "--member", "0")
+    wait_for(lambda: members[2].ftctl("report", "--member", "1").returncode == 0, "the copy in the state dir")
+    assert members[2].ftctl("report", "--member", "1").stdout == members[1].ftctl("report").stdout
+    lost = members[2].ftctl("report", "--member", "0")
     assert (lost.returncode, lost.stdout) == (1, "")
     assert "rank 0" in lost.stderr

@@ -20,7 +20,7 @@ import psutil
 
 from support.device.npu_smi import FakeNpuSmi
 from support.ports import free_ports
-from support.runs import DEADLINE, HOUSE, carrying, end_process, wait_for
+from support.runs import DEADLINE, HOUSE, carrying, end_all, end_process, wait_for
 
 FILES = HOUSE / "docs" / "schedulers" / "slurm"
 NODES = ("n1", "n2")  # of the partition in which jobs run that ask for none
@@ -153,13 +153,7 @@ class Cluster:
             end_process(process.pid)
         daemon.wait()
 
-        def all_ended() -> bool:
-            found = [pid for pid in carrying(f"SLURMD_NODENAME={name}") if pid in carrying(self.marker)]
-            for pid in found:
-                end_process(pid)
-            return not found
-
-        wait_for(all_ended, f"that nothing of {name} is left")
+        end_all(lambda: {*carrying(f"SLURMD_NODENAME={name}")} & {*carrying(self.marker)})
         self.output("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=power")
 
     def _daemon(self, name: str, *command: str) -> subprocess.Popen[bytes]:
@@ -174,13 +168,7 @@ class Cluster:
 
     def _end_what_is_left(self) -> None:
         """The slurmstepd of a job outlives slurmd."""
-
-        def none_left() -> bool:
-            for pid in carrying(self.marker):
-                end_process(pid)
-            return not carrying(self.marker)
-
-        wait_for(none_left, "nothing of the cluster")
+        end_all(lambda: carrying(self.marker))
 
     def _idle(self) -> bool:
         return self.output("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * (len(NODES) + len(ALL))

@@ -342,10 +342,9 @@ def test_ftrun_starts_with_the_options_of_a_manifest(runs: Runs) -> None:
     (runs.folder / "etc" / "podinfo" / "annotations").write_text(podinfo(name))
     for folder in ("state", "checkpoints"):
         (runs.folder / folder).mkdir()
-    run = runs.run(
-        *options, "--", "sh", "-c", "echo $MA_SCHEDULE_CNT; exit 7", NODE_NAME="n1", JOBSET_RESTART_ATTEMPT="2"
+    run = runs.ends(
+        7, *options, "--", "sh", "-c", "echo $MA_SCHEDULE_CNT; exit 7", NODE_NAME="n1", JOBSET_RESTART_ATTEMPT="2"
     )
-    assert run.process.returncode == 7, run.log()
     assert run.stdout == "3\n"
     assert runs.verdict["node"] == "n1"
 

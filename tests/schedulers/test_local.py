@@ -17,7 +17,7 @@ import pytest
 
 from ftrun.core.rules import exit_codes
 from support.device.npu_smi import FakeNpuSmi
-from support.runs import FTHANG, HOUSE, PID1, carrying, end_process, permitted, wait_for
+from support.runs import FTHANG, HOUSE, PID1, carrying, end_all, permitted, wait_for
 from support.short import quick
 
 LOCAL = HOUSE / "docs" / "schedulers" / "local.py"
@@ -67,9 +67,12 @@ class Scheduler:
         )
         return self.started[-1]
 
-    def __call__(self, options: str, script: str, *ftrun_options: str, **environment: str) -> Done:
-        """Run to the end: options of local.py, a shell script as the training, and options of ftrun."""
-        return self.run(*options.split(), "--", *ftrun_options, "sh", "-c", script, **environment)
+    def __call__(self, options: str, script: str, *ftrun_options: str, code: int = 0, **environment: str) -> Done:
+        """Run to the end, which is with this code: options of local.py, a shell script as the training, and options of
+        ftrun."""
+        done = self.run(*options.split(), "--", *ftrun_options, "sh", "-c", script, **environment)
+        assert done.code == code, done.out + done.err
+        return done
 
     def run(self, *arguments: str, **environment: str) -> Done:
         process = self.start("--root", str(self.root), *arguments, **environment)
@@ -84,8 +87,7 @@ class Scheduler:
             if process.poll() is None:
                 process.kill()
             process.communicate()
-        for pid in self.processes():
-            end_process(pid)
+        end_all(self.processes)
 
 
 @pytest.fixture
@@ -106,7 +108,6 @@ def training(*arguments: str) -> str:
 
 def test_in_place_recovery(schedule: Scheduler) -> None:
     done = schedule("--job-retry-num 1 --fault node-a passing", LONG, *SOON)
-    assert done.code == 0, done.out + done.err
     assert done.schedules == ["schedule 1 on node-a: MA_SCHEDULE_CNT=1, restarts in place: 1 x fault; ended with 0"], (
         "the same container, and no reschedule used"
     )
@@ -115,7 +116,6 @@ def test_in_place_recovery(schedule: Scheduler) -> None:
 
 def test_in_place_recovery_degrades_to_isolated_job_level_rescheduling_when_healing_fails(schedule: Scheduler) -> None:
     done = schedule("--job-retry-num 1 --fault node-a lasting", LONG, *SOON, "--heal-timeout", "2s")
-    assert done.code == 0, done.out + done.err
     assert done.schedules[0].endswith("197 node-fault: isolating node-a, job-level rescheduling 1 of 1")
     assert done.schedules[1].startswith("schedule 2 on node-b: MA_SCHEDULE_CNT=2")
 
@@ -123,7 +123,6 @@ def test_in_place_recovery_degrades_to_isolated_job_level_rescheduling_when_heal
 def test_in_place_recovery_degrades_to_isolated_job_level_rescheduling_at_the_third_time(schedule: Scheduler) -> None:
     script = LONG.replace("= 11 ]", "-lt 20 ]")
     done = schedule("--job-retry-num 1 --fault node-a recurring", script, *SOON)
-    assert done.code == 0, done.out + done.err
     assert done.schedules[0].endswith("197 node-fault: isolating node-a, job-level rescheduling 1 of 1")
     assert done.schedules[1].startswith("schedule 2 on node-b")
     history = json.loads((done.root / "shared" / "pod-0" / "history.json").read_bytes())
@@ -133,8 +132,8 @@ def test_in_place_recovery_degrades_to_isolated_job_level_rescheduling_at_the_th
 @pytest.mark.slow
 def test_in_place_recovery_degrades_to_unconditional_rescheduling_for_the_user_s_own_fault(schedule: Scheduler) -> None:
     """The third time of a fault that the user causes: another schedule, and the node is not isolated."""
-    done = schedule("--job-retry-num 1 --fault node-a user", LONG.replace("= 11 ]", "-lt 30 ]"), *SOON)
-    assert done.code == exit_codes.USER_FAULT_LIMIT.code, done.out + done.err
+    script = LONG.replace("= 11 ]", "-lt 30 ]")
+    done = schedule("--job-retry-num 1 --fault node-a user", script, *SOON, code=exit_codes.USER_FAULT_LIMIT.code)
     assert done.schedules[0].endswith(
         "restarts in place: 2 x fault; ended with 196 user-fault-limit: job-level rescheduling 1 of 1"
     )
@@ -145,7 +144,6 @@ def test_in_place_recovery_degrades_to_unconditional_rescheduling_for_the_user_s
 def test_unconditional_job_level_rescheduling(schedule: Scheduler) -> None:
     script = f"[ $MA_SCHEDULE_CNT -gt 2 ] && {training('none')}; {training('crash', '7')}"
     done = schedule("--job-retry-num 3 --unconditional", script, *SOON)
-    assert done.code == 0, done.out + done.err
     assert [line.partition("MA_SCHEDULE_CNT=")[2] for line in done.schedules] == [
         "1, restarts in place: none; ended with 7 of the command: job-level rescheduling 1 of 3",
         "2, restarts in place: none; ended with 7 of the command: job-level rescheduling 2 of 3",
@@ -157,15 +155,13 @@ def test_unconditional_job_level_rescheduling(schedule: Scheduler) -> None:
 def test_unconditional_job_level_rescheduling_degrades_to_failed_at_the_fourth_time_without_progress(
     schedule: Scheduler,
 ) -> None:
-    done = schedule("--job-retry-num 128 --unconditional", "exit 7", *SOON)
-    assert done.code == exit_codes.FAILURE_LIMIT.code, done.out + done.err
+    done = schedule("--job-retry-num 128 --unconditional", "exit 7", *SOON, code=exit_codes.FAILURE_LIMIT.code)
     assert done.schedules[3].endswith("ended with 93 failure-limit: the job fails")
     assert "after 3 of 128 reschedules" in done.summary
 
 
 def test_isolated_job_level_rescheduling(schedule: Scheduler) -> None:
     done = schedule("--job-retry-num 1 --fault node-a critical", LONG, *SOON)
-    assert done.code == 0, done.out + done.err
     assert done.schedules == [
         "schedule 1 on node-a: MA_SCHEDULE_CNT=1, restarts in place: none; ended with 197 node-fault: "
         "isolating node-a, job-level rescheduling 1 of 1",
@@ -190,7 +186,6 @@ def test_a_chip_that_is_still_at_fault_ends_the_next_schedule_before_anything_st
     often = ("--probe", "ascend", "--idle-timeout", "10s")  # the probe reads it each second
     path = f"{tools}:{os.environ['PATH']}"
     done = schedule("--job-retry-num 2 --nodes a,b,c", trains, "--grace", "1s", *often, PATH=path)
-    assert done.code == 0, done.out + done.err
     assert done.schedules == [
         f"schedule {n} on {node}: MA_SCHEDULE_CNT={n}, restarts in place: none; ended with {end}"
         for n, node, end in (
@@ -205,8 +200,7 @@ def test_a_chip_that_is_still_at_fault_ends_the_next_schedule_before_anything_st
 
 
 def test_isolated_job_level_rescheduling_needs_a_healthy_node(schedule: Scheduler) -> None:
-    done = schedule("--job-retry-num 9 --nodes a,b", "exit 197", *SOON)
-    assert done.code == 197
+    done = schedule("--job-retry-num 9 --nodes a,b", "exit 197", *SOON, code=197)
     assert done.schedules[1].endswith("isolating b, the job fails: too few healthy nodes are left")
 
 
@@ -217,7 +211,6 @@ def test_isolated_job_level_rescheduling_of_the_node_that_the_verdict_names(sche
     done = schedule(
         "--job-retry-num 1 --nodes a,b,c --pods 2", f"V=$FTRUN_STATE_DIR/verdict.json; {script}; exit 197", *SOON
     )
-    assert done.code == 0, done.out + done.err
     assert done.schedules[0].startswith("pod-0 schedule 1 on a")
     assert done.schedules[0].endswith("197 node-fault: isolating b, job-level rescheduling 1 of 1")
     assert sorted(line[:23] for line in done.schedules[2:]) == ["pod-0 schedule 2 on a: ", "pod-1 schedule 2 on c: "]
@@ -232,7 +225,6 @@ if [ $VC_TASK_INDEX = 0 ]; then until [ -e $FTRUN_STATE_DIR/../done ]; do sleep 
 
 def test_pod_level_rescheduling(schedule: Scheduler) -> None:
     done = schedule("--job-retry-num 1 --pod-retry-num 1 --pods 2", PODS.format(1), *SOON)
-    assert done.code == 0, done.out + done.err
     first, second, third = done.schedules[0], *sorted(done.schedules[1:])
     assert first.startswith("pod-1 schedule 1 on node-b")
     assert first.endswith("isolating node-b, pod-level rescheduling 1 of 1")
@@ -243,7 +235,6 @@ def test_pod_level_rescheduling(schedule: Scheduler) -> None:
 
 def test_pod_level_rescheduling_degrades_to_unconditional_job_level_rescheduling(schedule: Scheduler) -> None:
     done = schedule("--job-retry-num 1 --pod-retry-num 1 --pods 2 --nodes a,b,c,d", PODS.format(2), *SOON)
-    assert done.code == 0, done.out + done.err
     assert done.schedules[1].startswith("pod-1 schedule 2 on c")
     assert done.schedules[1].endswith(
         "isolating c, no pod-level rescheduling any more, job-level rescheduling 1 of 1"
@@ -255,7 +246,6 @@ def test_pod_level_rescheduling_degrades_to_unconditional_job_level_rescheduling
 
 def test_restart_upon_suspension(schedule: Scheduler) -> None:
     done = schedule("--job-retry-num 1 --hang-retry", training("sleep"), *HANGS)
-    assert done.code == 0, done.out + done.err
     assert done.schedules == ["schedule 1 on node-a: MA_SCHEDULE_CNT=1, restarts in place: 1 x hang; ended with 0"], (
         "the same container, and no reschedule used"
     )
@@ -263,18 +253,16 @@ def test_restart_upon_suspension(schedule: Scheduler) -> None:
 
 def test_restart_upon_suspension_degrades_to_failed(schedule: Scheduler) -> None:
     """ModelArts: after the restarts in place the job has failed, whatever retries are left."""
-    done = schedule("--job-retry-num 3 --hang-retry --unconditional", training("sleep", "--times", "9"), *HANGS)
-    assert done.code == exit_codes.FAILURE_LIMIT.code, done.out + done.err
+    hangs = training("sleep", "--times", "9")
+    done = schedule("--job-retry-num 3 --hang-retry --unconditional", hangs, *HANGS, code=exit_codes.FAILURE_LIMIT.code)
     (only,) = done.schedules
     assert only.endswith("restarts in place: 1 x hang; ended with 93 failure-limit: the job fails")
 
 
 @pytest.mark.slow
 def test_restart_upon_suspension_degrades_to_rescheduling_where_that_is_asked_for(schedule: Scheduler) -> None:
-    done = schedule(
-        "--job-retry-num 1 --hang-retry", training("sleep", "--times", "9"), *HANGS, "--after-limit", "reschedule"
-    )
-    assert done.code == exit_codes.HANG_LIMIT.code, done.out + done.err
+    script, options = training("sleep", "--times", "9"), (*HANGS, "--after-limit", "reschedule")
+    done = schedule("--job-retry-num 1 --hang-retry", script, *options, code=exit_codes.HANG_LIMIT.code)
     assert [line.partition("MA_SCHEDULE_CNT=")[2] for line in done.schedules] == [
         "1, restarts in place: 1 x hang; ended with 195 hang-limit: job-level rescheduling 1 of 1",
         "2, restarts in place: 1 x hang; ended with 195 hang-limit: the job fails: all 1 reschedules are used up",
@@ -291,7 +279,6 @@ def test_without_restart_upon_suspension_a_hang_is_reported_and_left_as_it_is(sc
     )
     script = f"PYTHONPATH={HOUSE / 'hooks'} exec {shlex.join([sys.executable, '-c', code])}"
     done = schedule("--job-retry-num 1", script, *HANGS)
-    assert done.code == 0, done.out + done.err
     assert done.schedules == ["schedule 1 on node-a: MA_SCHEDULE_CNT=1, restarts in place: none; ended with 0"]
 
 
@@ -409,7 +396,6 @@ def unshare(schedule: Scheduler, script: str) -> str:
 
 def test_where_no_namespace_is_permitted_the_container_is_a_plain_child(schedule: Scheduler) -> None:
     done = schedule("--job-retry-num 1", "exit $((197 * (MA_SCHEDULE_CNT < 2)))", *SOON, PATH=unshare(schedule, ""))
-    assert done.code == 0
     assert "a plain child, as no PID namespace can be made here (unshare: not permitted)" in done.out
     assert done.schedules[1].startswith("schedule 2 on node-b")
 

@@ -35,8 +35,9 @@ def public_python() -> str:
 def test_a_hang_of_a_rank_of_another_user_is_found(runs: Runs) -> None:
     """It imports the hooks from ftrun's own folder on PYTHONPATH, in each attempt."""
     code = BEATING.format(10) + "ft.checkpoint(3, '/some/where'); time.sleep(600)"
-    run = runs.run("--hang-timeout", "2s", "--max-restarts", "1", *SETPRIV, public_python(), "-c", code, PYTHONPATH="")
-    assert run.process.returncode == 195, run.log()
+    run = runs.ends(
+        195, "--hang-timeout", "2s", "--max-restarts", "1", *SETPRIV, public_python(), "-c", code, PYTHONPATH=""
+    )
     assert [hang["step"] for hang in run.named("hang")] == [9, 9], run.log()
     assert run.named("progress")[-1]["checkpoint"] == "/some/where"
     assert run.named("problem") == []
@@ -92,8 +93,7 @@ def test_hooks_that_only_root_may_read_are_copied(runs: Runs, tmp_path: Path) ->
         shutil.copytree(HOUSE / name, closed / name, ignore=shutil.ignore_patterns("__pycache__"))
     program = (sys.executable, str(closed / "bin" / "ftrun"))
     code = BEATING.format(5) + "print(ft.__file__)"
-    run = runs.run("--start-timeout", "60s", *SETPRIV, public_python(), "-c", code, program=program, PYTHONPATH="")
-    assert run.process.returncode == 0, run.log()
+    run = runs.ends(0, "--start-timeout", "60s", *SETPRIV, public_python(), "-c", code, program=program, PYTHONPATH="")
     assert run.stdout.startswith("/dev/shm/"), run.stdout
     run.until("first_beat")
 
@@ -141,12 +141,12 @@ def test_without_access_control_lists_missing_heartbeats_do_not_count(runs: Runs
     need_mounts()
     python = (public_python(), "-c", BEATING.format(100))
     words = [*SETPRIV, *(python if rank == "python" else ("sleep", "3"))]
-    run = runs.run(
+    run = runs.ends(
+        0,
         *("--start-timeout", "500ms", "--max-restarts", "0", *words),
         prefix=runs.mounted("mount -t ramfs none /dev/shm; chmod 1777 /dev/shm"),
         PYTHONPATH="",
     )
-    assert run.process.returncode == 0, run.log()
     assert run.named("suspect", "hang") == []
     (problem,) = run.named("problem")
     assert f"run as user {NOBODY} cannot give heartbeats" in problem["what"]

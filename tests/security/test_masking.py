@@ -99,14 +99,14 @@ def test_no_secret_is_in_a_run_dir(runs: Runs, tmp_path: Path) -> None:
     """Of the command line, that of its children or the environment, after a hang with its report."""
     script = f'{sys.executable} -c "import time; time.sleep(60)" --api-key {VALUE} & exec "$@"'
     words = (*FTHANG, "sleep", "--after", "2", "--steps", "9", "--step-time", "10ms", "--checkpoint-dir", str(tmp_path))
-    run = runs.run(
+    run = runs.ends(
+        195,
         *("-v", "--hang-timeout", "300ms", "--max-restarts", "0"),
         *("--on-exit", f"false --token {VALUE}"),
         *("env", f"MY_PASSWORD={VALUE}", "sh", "-c", script, f"--secret={VALUE}", *words),
         WANDB_API_KEY=VALUE,
         FTRUN_HEAL=f"curl https://user:{VALUE}@host",
     )
-    assert run.process.returncode == 195, run.log()
     files = [path for path in runs.run_dir.rglob("*") if path.is_file()]
     report = json.loads((runs.run_dir / "reports" / "attempt-1" / "report.json").read_text())
     assert any(MASK in (one["command"] or "") for one in report["processes"])

@@ -228,12 +228,12 @@ BEATS = "stat -c %a-%n $FTRUN_BEAT_DIR $FTRUN_BEAT_DIR/*"
 def test_files_of_ftrun_are_only_for_its_user(runs: Runs, shared: Path, umask: int) -> None:
     work = f"{BEATS}; exec {' '.join(HANG)} --checkpoint-dir {runs.folder}"
     script = f'umask {umask:o}; exec "$@"'
-    run = runs.run(
+    run = runs.ends(
+        195,
         *("--hang-timeout", "300ms", "--max-restarts", "0", "sh", "-c", work),
         run_dir=shared / "run",
         prefix=["sh", "-c", script, "sh"],
     )
-    assert run.process.returncode == 195, run.log()
     modes = found(shared)
     assert "run/reports/attempt-1/report.md" in modes
     assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}

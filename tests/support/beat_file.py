@@ -59,6 +59,12 @@ class BeatDir:
             timeout=600,
         )
 
+    def output(self, code: str, python: str = sys.executable, **env: str) -> str:
+        """What such a program prints, which ends well and without a word on stderr."""
+        ran = self.run(code, python, **env)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return ran.stdout
+
     def start(self, code: str, **env: str) -> subprocess.Popen[bytes]:
         """The same, without waiting for its end."""
         words = [sys.executable, "-c", f"import ftrun_hooks as ft\n{code}"]

@@ -9,7 +9,6 @@ import os
 import re
 import select
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from support.runs import HOUSE, carrying, wait_for
+from support.runs import HOUSE, carrying, end_all
 
 DEADLINE = 120.0  # s, for a command; never waited for in full unless something is broken
 
@@ -104,15 +103,7 @@ class Shell:
         self._script.unlink(missing_ok=True)
         left = [Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode() for pid in self._living()]
 
-        def none_left() -> bool:
-            for pid in self._living():
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except OSError:
-                    pass
-            return not self._living()
-
-        wait_for(none_left, "nothing of the session runs")
+        end_all(self._living)
         return left
 
     def _living(self) -> list[int]:

@@ -32,7 +32,7 @@ from support.runs import (
     Mode,
     carrying,
     children,
-    end_process,
+    end_all,
     need_pid1,
     outside,
     permitted,
@@ -265,12 +265,7 @@ class Starter:
         while (left := [f"{pid} {command_line(pid)!r}" for pid in self.living()]) and time.monotonic() < until:
             time.sleep(0.05)
 
-        def none_left() -> bool:
-            for pid in self.living():
-                end_process(pid)
-            return not self.living()
-
-        wait_for(none_left, "nothing of the test runs")
+        end_all(self.living)
         for run in self.runs:
             run.process.wait(DEADLINE)
             for stream in (run.process.stdin, run.process.stdout, run.process.stderr):

@@ -7,20 +7,18 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from ftrun.host.helpers import CODE
-from support.runs import HOUSE, alive, carrying, end_process, permitted, state_of, wait_for
+from support.helper_process import DEADLINE, HelperProcess, Line
+from support.runs import carrying, end_all, permitted, state_of, wait_for
 from waitproof import stacks
 
-PATHS = f"{HOUSE / 'supervisor'}\n{HOUSE / 'hooks'}"
 NO_PTRACE = ("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace")
 READY = "print('ready', flush=True)\n"
-Line = dict[str, Any]
 needs_spy = pytest.mark.skipif(stacks.program() is None, reason="py-spy is not installed")
 
 
@@ -41,21 +39,20 @@ class Job:
     def pid(self) -> int:
         return self.processes[0].pid
 
-    def start(
-        self,
-        code: str,
-        *arguments: str,
-        prefix: Sequence[str] = (),
-        python: str | Path = sys.executable,
-        **variables: str,
-    ) -> int:
+    def start(self, code: str, *arguments: str, **more: Any) -> int:
         """Start a program in Python and wait for its first line, `first_line`; returns its pid."""
-        pid = self.begin(code, *arguments, prefix=prefix, python=python, **variables)
+        pid = self.begin(code, *arguments, **more)
         out, err = self.processes[-1].stdout, self.processes[-1].stderr
         assert out is not None
         assert err is not None
         self.first_line = out.readline()
         assert self.first_line, err.read().decode()
+        return pid
+
+    def start_asleep(self, code: str, *arguments: str, **more: Any) -> int:
+        """The same, until all processes sleep."""
+        pid = self.start(code, *arguments, **more)
+        self.wait_asleep()
         return pid
 
     def begin(
@@ -66,7 +63,7 @@ class Job:
         python: str | Path = sys.executable,
         **variables: str,
     ) -> int:
-        """The same without waiting."""
+        """`start` without waiting."""
         process = subprocess.Popen(
             [*prefix, str(python), "-c", code, *arguments],
             env=os.environ | {"FTRUN_BEAT_DIR": self.mark} | variables,
@@ -95,17 +92,9 @@ class Job:
     def end(self) -> None:
         """A resource tracker removes the names of semaphores when it ends; here it is killed."""
         mapped = self._semaphores()
-
-        def none_left() -> bool:
-            for pid in self.members():
-                end_process(pid)
-            for process in self.processes:
-                if process.poll() is None:
-                    process.kill()
-            return not any(alive(pid) for pid in self.members())
-
-        wait_for(none_left, "the end of the job")
+        end_all(self.members)
         for process in self.processes:
+            process.kill()
             process.communicate()
         for path in Path("/dev/shm").glob("sem.mp-*") if mapped else ():
             with contextlib.suppress(FileNotFoundError):  # another test has ended
@@ -141,44 +130,23 @@ class Answer(NamedTuple):
         return {line["what"]: line["why"] for line in self.document["missing"]}
 
 
-class EvidenceHelper:
+class EvidenceHelper(HelperProcess):
     """A running helper."""
 
-    def __init__(self, request: dict[str, Any], program: Sequence[str] = (sys.executable,), **environment: str) -> None:
+    def __init__(
+        self, request: Line, prefix: Sequence[str] = (), python: str = sys.executable, **environment: str
+    ) -> None:
         self.started = time.monotonic()
-        self.process = subprocess.Popen(
-            [
-                *program,
-                "-I",
-                "-c",
-                CODE.format(name="evidence.program"),
-                PATHS,
-                json.dumps({"request": "evidence_request"} | request),
-            ],
-            env=os.environ | environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        asked, variables = json.dumps({"request": "evidence_request"} | request), os.environ | environment
+        super().__init__("evidence", asked, prefix=prefix, python=python, silent=True, environment=variables)
 
     def answer(self) -> Answer:
-        """Wait for its end; it prints nothing on stderr."""
-        assert self.process.stdout is not None
-        lines, last = [], 0.0
-        for line in self.process.stdout:
-            lines.append(json.loads(line))
+        """Wait for its end."""
+        last = 0.0
+        while self.read():
             last = time.monotonic() - self.started
-        _, errors = self.process.communicate(timeout=60)
-        assert (self.process.returncode, errors.decode()) == (0, "")
-        return Answer(lines, last)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            assert pipe is not None
-            pipe.close()
-        self.process.wait()
+        assert self.process.wait(DEADLINE) == 0
+        return Answer(self.lines, last)
 
 
 def request(job: Job, **changed: Any) -> dict[str, Any]:
@@ -198,13 +166,14 @@ def request(job: Job, **changed: Any) -> dict[str, Any]:
 
 
 def ask(
-    job: Job, program: Sequence[str] = (sys.executable,), environment: dict[str, str] | None = None, **changed: Any
+    job: Job,
+    prefix: Sequence[str] = (),
+    python: str = sys.executable,
+    environment: Mapping[str, str] = {},
+    **changed: Any,
 ) -> Answer:
-    helper = EvidenceHelper(request(job, **changed), program, **(environment or {}))
-    try:
+    with EvidenceHelper(request(job, **changed), prefix, python, **environment) as helper:
         return helper.answer()
-    finally:
-        helper.close()
 
 
 def rank(number: int, pid: int, moved_ago: float = 41.0) -> dict[str, Any]:

@@ -85,6 +85,11 @@ class Group:
             wrong = [f"all ended with {self.codes[0]} after the epochs {self.book.epochs}, not {code} after {epochs}"]
         assert not wrong, "\n".join([*wrong, self.log()])
 
+    def must_succeed(self, epochs: Sequence[int], timeout: float = DEADLINE) -> None:
+        """What must hold of a `must_end` where WORK may end successfully from now on."""
+        self.finish()
+        self.must_end(0, epochs, timeout)
+
     def ended(self, timeout: float) -> bool:
         """Whether all containers ended within that time."""
         until = time.monotonic() + timeout

@@ -18,7 +18,8 @@ Line = dict[str, Any]
 
 
 class HelperProcess:
-    """`before` is Python that runs first, as for shorter waits; `prefix` what it is started by."""
+    """`before` is Python that runs first, as for shorter waits; `prefix` what it is started by.  If it is `silent`, it
+    must write nothing to stderr."""
 
     def __init__(
         self,
@@ -26,19 +27,24 @@ class HelperProcess:
         *words: str,
         before: str = "",
         prefix: Sequence[str] = (),
+        python: str = sys.executable,
+        cwd: Path | None = None,
         log: Path | None = None,
+        silent: bool = False,
         environment: dict[str, str] | None = None,
     ) -> None:
         self.lines: list[Line] = []
         self._rest = b""
         self._unseen = 0
         code = CODE.format(name=f"{name}.program").replace("from ftrun", f"{before}\nfrom ftrun", 1)
-        with open(log or os.devnull, "ab") as stderr:
+        self._errors = os.memfd_create("errors") if silent else -1
+        with open(f"/proc/self/fd/{self._errors}" if silent else log or os.devnull, "ab") as stderr:
             self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-I", "-c", code, f"{HOUSE}/supervisor\n{HOUSE}/hooks", *words],
+                [*prefix, python, "-I", "-c", code, f"{HOUSE}/supervisor\n{HOUSE}/hooks", *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
+                cwd=cwd,
                 env=os.environ if environment is None else environment,
                 bufsize=0,
             )
@@ -53,6 +59,10 @@ class HelperProcess:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
+        if self._errors >= 0:
+            errors = os.pread(self._errors, 1 << 16, 0)
+            os.close(self._errors)
+            assert errors == b"", errors.decode(errors="replace")
 
     def ask(self, **request: Any) -> None:
         self.write(json.dumps(request).encode() + b"\n")

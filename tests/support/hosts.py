@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from support.runs import DEADLINE, FTRUN, Run, carrying, children, end_process, status, wait_for
+from support.runs import DEADLINE, FTRUN, Run, carrying, children, end_all, status, wait_for
 
 PORT = 29470
 PATHS = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # Debian keeps `ip` there, also for those who have no such PATH
@@ -292,14 +292,7 @@ class Hosts:
             container.process.kill()  # and with it, its PID 1
             container.process.wait(DEADLINE)
         holders = {network.holder.pid for network in self._networks}
-
-        def none_left() -> bool:
-            left = set(carrying(self.marker)) - holders
-            for pid in left:
-                end_process(pid)
-            return not left
-
-        wait_for(none_left, "the end of all containers")
+        end_all(lambda: set(carrying(self.marker)) - holders)
         for network in self._networks:
             network.close()
 

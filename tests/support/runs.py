@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,6 +74,20 @@ def without_start_line(stderr: str) -> str:
         return line[0] if again else ""
 
     return START_LINE.sub(first, stderr)
+
+
+def whole_lines(path: Path) -> list[str]:
+    """Those of a file to which somebody writes; none where it is not there."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return []
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def objects(path: Path) -> list[dict[str, Any]]:
+    """One in each of its whole lines, as JSON."""
+    return [json.loads(line) for line in whole_lines(path)]
 
 
 def number_in(path: Path) -> int:
@@ -174,6 +188,17 @@ def end_process(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def end_all(living: Callable[[], Iterable[int]]) -> None:
+    """Until there is none of them any more."""
+
+    def none_left() -> bool:
+        for pid in living():
+            end_process(pid)
+        return not living()
+
+    wait_for(none_left, "that nothing of the test runs")
+
+
 def words(pid: int) -> str:
     """The command line; nothing for a process that is gone."""
     try:
@@ -210,6 +235,11 @@ class Run:
     def pid(self) -> int:
         return self.process.pid
 
+    def kill_ftrun(self) -> None:
+        """And wait for its end."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait()
+
     @property
     def stdout(self) -> str:
         return self._stdout.read_text(errors="replace")
@@ -226,14 +256,12 @@ class Run:
     @property
     def records(self) -> list[Record]:
         """All whole lines of events.jsonl, those of earlier runs on this run dir included."""
-        try:
-            text = (self.run_dir / "events.jsonl").read_text()
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return objects(self.run_dir / "events.jsonl")
 
-    def named(self, *events: str) -> list[Record]:
-        return [record for record in self.records if record["event"] in events]
+    def named(self, *events: str, **fields: object) -> list[Record]:
+        """Those of these names whose fields have these values."""
+        found = [record for record in self.records if record["event"] in events]
+        return [one for one in found if all(one.get(name) == value for name, value in fields.items())]
 
     @property
     def order(self) -> list[str]:
@@ -244,15 +272,15 @@ class Run:
         found: dict[str, Any] = json.loads((self.run_dir / "state.json").read_bytes())
         return found
 
-    def until(self, event: str, number: int = 1) -> Record:
-        """The `number`th record of that name, once it is written."""
+    def until(self, event: str, number: int = 1, **fields: object) -> Record:
+        """The `number`th such record, once it is written."""
 
         def look() -> list[Record]:
-            found = self.named(event)
+            found = self.named(event, **fields)
             assert len(found) >= number or self.process.poll() is None, f"ended without {event}: {self.log()}"
             return found if len(found) >= number else []
 
-        found: list[Record] = wait_for(look, f"{event} x{number}: {self.order}")
+        found: list[Record] = wait_for(look, f"{event} {fields or ''} x{number}: {self.order}")
         return found[number - 1]
 
     def helper(self, name: str) -> int:
@@ -261,6 +289,12 @@ class Run:
 
     def ftctl(self, verb: str, *words: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         return ftctl(verb, "--run-dir", str(self.run_dir), *words, prefix=prefix)
+
+    def told(self, verb: str, *words: str) -> str:
+        """What a request to ftctl that succeeds prints."""
+        done = self.ftctl(verb, *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def log(self) -> str:
         return f"code {self.process.poll()}\n{self.stderr}\n{self.stdout[-800:]}\n{self.order}"
@@ -315,6 +349,18 @@ class Runs:
         """To its end."""
         run = self.start(*words, **more)
         run.wait()
+        return run
+
+    def spawned(self, *words: str, **more: Any) -> Run:
+        """Until it has executed the command."""
+        run = self.start(*words, **more)
+        run.until("spawned")
+        return run
+
+    def ends(self, code: int, *words: str, **more: Any) -> Run:
+        """To its end, which is with this code."""
+        run = self.run(*words, **more)
+        assert run.wait() == code, run.log()
         return run
 
     @property

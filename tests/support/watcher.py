@@ -1,86 +1,43 @@
 """A checkpoint watcher that was started as PID 1 starts it."""
 
-import json
-import os
-import select
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
+
+import pytest
 
 from ftrun.messages.activity import WATCHER_REQUESTS, GetRest
+from support.helper_process import DEADLINE, HelperProcess, Line
 from support.runs import state_of, wait_for
 
-HOUSE = Path(__file__).resolve().parents[2]
-DEADLINE = 60.0  # s: only a broken one takes so long
 QUICK = """
-import sys
 from ftrun.helpers.checkpoint_watcher import folders, matches, program
-pace, mode = float(sys.argv[1]), sys.argv[2]
-if mode == "list":
-    program.Inotify = lambda: None
 for module, names in (matches, ("SETTLE", "PATIENCE", "FOLDER_SETTLE", "LOOKS")), (folders, ("ROUND", "RELIST")):
     for name in names:
-        setattr(module, name, getattr(module, name) * pace)
-sys.exit(program.main(sys.argv[3:]))
+        setattr(module, name, getattr(module, name) * {pace})
 """
-Line = dict[str, Any]
+LISTS = "program.Inotify = lambda: None\n"
 
 
-class Watcher:
+class Watcher(HelperProcess):
     """Waits for `ready` by default.  `pace`: its waiting times, as a part of those outside of tests."""
 
     def __init__(
         self,
         cwd: Path,
         *globs: str,
-        mode: str = "inotify",
+        lists: bool = False,
         prefix: Sequence[str] = (),
         pace: float = 0.4,
         ready: bool = True,
     ) -> None:
-        self.lines: list[Line] = []
-        self._rest = b""
-        self._socket, theirs = socket.socketpair()
-        environment = os.environ | {"PYTHONPATH": f"{HOUSE}/supervisor"}
-        self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            [*prefix, sys.executable, "-c", QUICK, str(pace), mode, *globs],
-            stdin=theirs.fileno(),
-            stdout=theirs.fileno(),
-            stderr=subprocess.PIPE,
-            cwd=cwd,
-            env=environment,
-        )
-        theirs.close()
+        before = QUICK.format(pace=pace) + (LISTS if lists else "")
+        super().__init__("checkpoint_watcher", *globs, before=before, prefix=prefix, cwd=cwd, silent=True)
         if ready:
             self.ready()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(DEADLINE)
-        assert self.process.stderr is not None
-        errors = self.process.stderr.read()
-        self.process.stderr.close()
-        assert errors == b"", errors.decode(errors="replace")
-
-    def read(self, timeout: float) -> bool:
-        """Read what has arrived, waiting for at most `timeout` s; False when it has ended."""
-        if not select.select([self._socket], [], [], timeout)[0]:
-            return True
-        content = self._socket.recv(1 << 20)
-        *lines, self._rest = (self._rest + content).split(b"\n")
-        self.lines += [json.loads(line.decode("ascii")) for line in lines]
-        return bool(content)
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         until = time.monotonic() + DEADLINE
@@ -123,17 +80,13 @@ class Watcher:
     def paths(self) -> list[str]:
         return [line["path"] for line in self.lines if line["event"] == "saved"]
 
-    @property
-    def problems(self) -> list[str]:
-        return [line["what"] for line in self.lines if line["event"] == "problem"]
-
     def problem(self, text: str) -> str:
         self.until(lambda: any(text in what for what in self.problems), text)
         return next(what for what in self.problems if text in what)
 
     def ask_for_rest(self) -> None:
         """Ask as PID 1 does after the command has ended."""
-        self._socket.sendall(WATCHER_REQUESTS.dump(GetRest()))
+        self.write(WATCHER_REQUESTS.dump(GetRest()))
 
     @property
     def has_sent_all(self) -> bool:
@@ -145,7 +98,7 @@ class Both:
 
     def __init__(self, cwd: Path, *globs: str, **more: Any) -> None:
         self.notified = Watcher(cwd, *globs, ready=False, **more)
-        self.listing = Watcher(cwd, *globs, ready=False, mode="list", **more)
+        self.listing = Watcher(cwd, *globs, ready=False, lists=True, **more)
         self.all = (self.notified, self.listing)
         for watcher in self.all:
             watcher.ready()
@@ -169,6 +122,13 @@ class Both:
         beside.write_text("x")
         path.hardlink_to(beside)
         self.saved(path)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
 
 
 def put(path: Path, content: bytes | str = b"x") -> Path:

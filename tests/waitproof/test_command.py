@@ -59,8 +59,7 @@ def test_a_deadlock_is_told_with_each_thread_and_its_place(job: Job) -> None:
 @needs_spy
 def test_what_may_end_is_told_with_what_may_end_it(job: Job) -> None:
     with silent_server() as port:
-        job.start(HEAD + "c = connect(); ready(); c.recv(1)", str(port))
-        job.wait_asleep()
+        job.start_asleep(HEAD + "c = connect(); ready(); c.recv(1)", str(port))
         done = waitproof(job.pid, "--seconds", 0.1)
     assert done.returncode == 0, done.stderr
     assert f"127.0.0.1:{port}, which is outside the job" in done.stdout

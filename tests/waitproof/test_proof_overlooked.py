@@ -21,10 +21,10 @@ from ftrun.helpers.evidence.look import look
 from ftrun.host import mounts
 from ftrun.host.procfs import Stat
 from ftrun.messages.evidence import LookRequest, RankState
-from support.evidence_job import PATHS, Job, needs_spy
+from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import SMALL, closed, permitted, see
-from support.runs import state_of, wait_for
+from support.runs import HOUSE, state_of, wait_for
 from waitproof import families
 from waitproof.waits import empty
 from waitproof.world import Descriptor, WaitingProcess, WaitingThread
@@ -50,7 +50,7 @@ while found := open(f'/proc/{os.getpid()}/task/{os.getpid()}/children').read().s
 """
 LOOK = f"""
 import sys, time
-sys.path[:0] = {PATHS.splitlines()!r}
+sys.path[:0] = {[f"{HOUSE}/supervisor", f"{HOUSE}/hooks"]!r}
 from ftrun.helpers.evidence.look import look
 from ftrun.messages.evidence import LookRequest
 print(look(LookRequest(int(sys.argv[1]), time.monotonic(), (), (), between=0.3)).open_reason, flush=True)

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sys
 import threading
 
 import pytest
@@ -76,8 +75,7 @@ def test_a_process_that_blocks_the_reader_hides_no_open_files(monkeypatch: pytes
 def test_the_report_says_what_a_wait_is_for(job: Job, name: str) -> None:
     code, text = WAITS[name]
     with silent_server() as port:
-        job.start(HEAD + UPLOAD + code, str(port))
-        job.wait_asleep()
+        job.start_asleep(HEAD + UPLOAD + code, str(port))
         answer = ask(job)
     assert answer.result["cleared"] is None, "a person gave the time"
     assert text in answer.document["verdict"]["reason"], answer.markdown
@@ -106,8 +104,7 @@ IDLE = {"rule": "idle", "rank": None, "age": 1800.0, "limit": 1800.0}
 def test_an_idle_job_that_waits_on_purpose_is_cleared_unless_a_person_gave_the_time(
     job: Job, code: str, cleared: str | None
 ) -> None:
-    job.start(code)
-    job.wait_asleep()
+    job.start_asleep(code)
     for ranks in ([], [rank(0, job.pid)]):
         found = ask(job, finding=IDLE, given=False, ranks=ranks).result["cleared"]
         assert found is None if cleared is None else cleared in found
@@ -115,17 +112,15 @@ def test_an_idle_job_that_waits_on_purpose_is_cleared_unless_a_person_gave_the_t
 
 
 def test_only_ranks_can_wait_on_purpose_where_there_are_any(job: Job) -> None:
-    job.start(f"import subprocess\np = subprocess.Popen(['sleep', 'infinity'])\n{READY}p.wait()")
-    job.wait_asleep()
+    job.start_asleep(f"import subprocess\np = subprocess.Popen(['sleep', 'infinity'])\n{READY}p.wait()")
     assert ask(job, finding=IDLE, given=False, ranks=[rank(0, job.pid)]).result["cleared"] is None
 
 
 def test_a_wait_that_cannot_be_observed_is_unknown(job: Job) -> None:
     need_no_ptrace()
     closed = f"import ctypes, threading\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n{READY}l = threading.Lock()\n"
-    job.start(f"{closed}l.acquire(); l.acquire()", prefix=NO_PTRACE)
-    job.wait_asleep()
-    assert "the threads of rank 0 are not known" in ask(job, (*NO_PTRACE, sys.executable)).document["verdict"]["reason"]
+    job.start_asleep(f"{closed}l.acquire(); l.acquire()", prefix=NO_PTRACE)
+    assert "the threads of rank 0 are not known" in ask(job, NO_PTRACE).document["verdict"]["reason"]
 
 
 MEETS = f"import threading\n{COLLECTIVE}print('ready', flush=True)\nall_reduce(threading.Lock())"
@@ -163,8 +158,7 @@ ELSEWHERE = {
 def test_a_rank_waits_for_ranks_on_other_nodes(job: Job, name: str) -> None:
     environment, connected, text = ELSEWHERE[name]
     with silent_server() as port:
-        job.start(CONNECTED if connected else MEETS, str(port), RANK="0", **environment)
-        job.wait_asleep()
+        job.start_asleep(CONNECTED if connected else MEETS, str(port), RANK="0", **environment)
         reason = ask(job).document["verdict"]["reason"]
     assert (text or "it waits for other ranks") in reason
     assert text is not None or "other nodes" not in reason

@@ -97,6 +97,5 @@ def test_a_rank_that_fails_again_at_once_ends_with_the_tree(runs: Runs) -> None:
 
 
 def test_alone_it_is_a_plain_training(runs: Runs) -> None:
-    run = runs.run(*FTHANG, "rank-none", *TRAINING)
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *FTHANG, "rank-none", *TRAINING)
     assert "rank 0: finished at step 16" in run.stdout

@@ -85,8 +85,7 @@ os.kill(os.getppid(), signal.SIGSTOP)  # ftrun sees both at once
 ft.checkpoint(5, '/c/5')
 if os.fork() == 0: ft.checkpoint(2, '/c/2'); os._exit(0)
 os.wait(); os.kill(os.getppid(), signal.SIGCONT)"""
-    run = runs.run(*python(code))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, *python(code))
     assert [record["checkpoint"] for record in run.named("progress")] == ["/c/5"]
     assert run.state["last_checkpoint"] == "/c/5"
 
@@ -94,8 +93,7 @@ os.wait(); os.kill(os.getppid(), signal.SIGCONT)"""
 def test_a_kill_is_on_record_as_one_of_the_start_that_it_ended(runs: Runs) -> None:
     """Where nothing is waited for, the next start was decided together with it."""
     code = "import os, time; ft.beat(1)\nif os.environ['MA_PROC_START_CNT'] == '1': time.sleep(99)"
-    run = runs.run("--hang-timeout", "500ms", "--grace", "off", "--device-timeout", "off", *python(code))
-    assert run.wait() == 0, run.log()
+    run = runs.ends(0, "--hang-timeout", "500ms", "--grace", "off", "--device-timeout", "off", *python(code))
     assert [(r["event"], r["attempt"]) for r in run.named("killed", "restart")] == [("killed", 1), ("restart", 2)]
 
 
@@ -109,5 +107,4 @@ late = Late()  # goes when the interpreter does, which has given each signal its
 
 
 def test_a_signal_that_comes_when_all_is_over_is_not_the_status_of_ftrun(runs: Runs) -> None:
-    run = runs.run("sh", "-c", "exit 3", program=patched(LATE))
-    assert run.wait() == 3, run.log()
+    runs.ends(3, "sh", "-c", "exit 3", program=patched(LATE))

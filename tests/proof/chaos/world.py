@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from proof.chaos.plan import Job
 from support.device.nvml import FakeNvml
-from support.runs import HOUSE, alive, carrying, state_of
+from support.runs import HOUSE, alive, carrying, state_of, status
 
 CGROUPS = Path("/sys/fs/cgroup")
 KINDS = ("pids", "freezer")
@@ -248,7 +248,7 @@ class World:
     def outside(self, pid: int) -> int | None:
         """The pid, here, of the training's process that its namespace calls `pid`."""
         for process in self.processes():
-            if process.what == "" and _status(process.pid).get("NSpid", "").split()[-1:] == [str(pid)]:
+            if process.what == "" and status(process.pid).get("NSpid", "").split()[-1:] == [str(pid)]:
                 return process.pid
         return None
 
@@ -259,7 +259,7 @@ class World:
         while any(process.what for process in self.processes()) and time.monotonic() < until:
             time.sleep(0.02)
         found = {process.pid for process in self.processes()} | set(carrying(self.mark))
-        return [f"{pid} {_status(pid).get('Name')} {state_of(pid)}" for pid in sorted(found) if alive(pid)]
+        return [f"{pid} {status(pid).get('Name')} {state_of(pid)}" for pid in sorted(found) if alive(pid)]
 
     def beat_folders(self) -> list[str]:
         return sorted(path.name for path in self.inside(Path("/dev/shm")).glob("ftrun-beats-*"))
@@ -359,14 +359,6 @@ def _name(words: list[str], program: str) -> str:
     if code:
         return code.partition("from ftrun.helpers.")[2].partition(".")[0]
     return "ftrun" if program in words[:3] else ""
-
-
-def _status(pid: int) -> dict[str, str]:
-    try:
-        text = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
 
 
 def _signal(pid: int, number: int) -> None:

@@ -31,8 +31,7 @@ def test_a_mount_point_of_any_name_stops_no_start(runs: Runs) -> None:
     for point in points:
         point.mkdir()
     mounted = runs.mounted("\n".join(f"mount -t tmpfs none '{point}'" for point in points))
-    run = runs.run("true", prefix=mounted)
-    assert run.wait() == 0, run.log()
+    runs.ends(0, "true", prefix=mounted)
     readers = "liveness._devices('/tmp', 0), list(system.proc()), disk._kind('/tmp'), mounts.network_kind('/tmp')"
     modules = "ftrun.records.files import liveness", "ftctl.doctor import disk, system", "ftrun.host import mounts"
     code = "\n".join([*(f"from {module}" for module in modules), readers])
@@ -45,5 +44,4 @@ def test_a_name_with_a_nul_in_it_stops_no_restart(runs: Runs, tmp_path: Path) ->
 if ft.attempt().start_cnt > 1: sys.exit(0)
 ft.checkpoint(5, "c\\0d"); ft.section("s\\0t").__enter__(); ft.beat(6); sys.exit(7)
 """
-    run = runs.run("--restart-on", "failure", "--backoff", "10ms", "--", *python(code))
-    assert run.wait() == 0, run.log()
+    runs.ends(0, "--restart-on", "failure", "--backoff", "10ms", "--", *python(code))

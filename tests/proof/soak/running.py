@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple, Self
 
 from proof.soak.samples import Sample, look
-from support.runs import FTCTL, FTRUN, HOUSE, Mode, carrying, children, end_process, patched
+from support.runs import FTCTL, FTRUN, HOUSE, Mode, carrying, children, end_all, patched
 
 DEADLINE: Final = 1800.0  # s from one sample to the next, and for the end; reached only if something is broken
 FINISHING: Final = 15.0  # s that its helpers may take to end after it
@@ -110,10 +110,7 @@ class Soak:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._process.kill()  # a PID namespace dies with it
-        while left := carrying(f"{MARK}={self._mark}"):
-            for pid in left:
-                end_process(pid)
-            time.sleep(0.01)
+        end_all(lambda: carrying(f"{MARK}={self._mark}"))
         self._process.wait()
         self._output.close()
         self._stderr.close()

@@ -25,16 +25,8 @@ class Prober(HelperProcess):
         table: Path | None = None,
     ) -> None:
         inherited = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
-        self._log = os.memfd_create("log")
-        log = Path(f"/proc/self/fd/{self._log}")
         arguments = (kind, str(period), *([str(table)] if table else []))
-        super().__init__("probe", *arguments, before=before, log=log, environment=inherited | dict(environment))
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        errors = os.pread(self._log, 1 << 16, 0)
-        os.close(self._log)
-        assert errors == b"", errors.decode(errors="replace")
+        super().__init__("probe", *arguments, before=before, silent=True, environment=inherited | dict(environment))
 
     def devices(self, condition: Callable[[list[Line]], object] = lambda _: True) -> list[Line]:
         """The next sample that fulfils the condition."""

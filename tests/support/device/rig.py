@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from support.device.nvml import BUSY, RECOVERY, FakeNvml
-from support.runs import Run, Runs, patched, python, wait_for
+from support.runs import Run, Runs, objects, patched, python, wait_for
 
 NODE = "n7"
 # ftrun, with five samples of the devices a second.
@@ -40,15 +40,21 @@ while True:
 """
 
 
+def faked(runs: Runs, devices: int = 1) -> FakeNvml:
+    """GPUs at rest, for all that is started."""
+    fake = FakeNvml(runs.folder, devices)
+    runs.environment |= fake.environment()
+    return fake
+
+
 class Rig:
     """GPUs, and the ftruns whose commands use them."""
 
     def __init__(self, runs: Runs, devices: int = 1) -> None:
         self.runs, self.folder = runs, runs.folder
-        self.gpus = FakeNvml(runs.folder, devices)
+        self.gpus = faked(runs, devices)
         for index in range(devices):
             self.gpus.set(index, **BUSY)
-        runs.environment |= self.gpus.environment()
 
     def start(self, *options: str, words: tuple[str, ...] = (), listening: bool = True, **more: Any) -> Run:
         """An ftrun; with `listening` once its training moves and its probe listens."""
@@ -68,13 +74,16 @@ class Rig:
     @property
     def starts(self) -> list[dict[str, Any]]:
         """What each start of the training got."""
-        path = self.folder / "starts"
-        text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return objects(self.folder / "starts")
 
     def end(self, code: int = 0, start: int | None = None) -> None:
         """Of the training, with this code; `start`: of that one only."""
         self.put("end" if start is None else f"end-{start}", str(code))
+
+    def end_well(self, run: Run) -> None:
+        """The training, and with it this ftrun."""
+        self.end()
+        assert run.wait() == 0, run.log()
 
     def put(self, name: str, text: str = "") -> Path:
         """A file of the training's folder, whole from the first."""
@@ -90,15 +99,15 @@ class Rig:
 def until_heard(gpus: FakeNvml, run: Run, code: int) -> None:
     """Wait until the probe reports Xids; this one is reported until it is recorded."""
     for _ in range(2):  # the first may come before the first look
-        before = len(faults(run, str(code)))
+        before = len(run.named("fault", code=str(code)))
 
         def heard(before: int = before) -> bool:
             assert run.process.poll() is None, run.log()
             gpus.xid(0, code)
             until = time.monotonic() + 0.5
-            while time.monotonic() < until and len(faults(run, str(code))) == before:
+            while time.monotonic() < until and len(run.named("fault", code=str(code))) == before:
                 time.sleep(0.01)
-            return len(faults(run, str(code))) > before
+            return len(run.named("fault", code=str(code))) > before
 
         wait_for(heard, f"that the probe listens: {run.order}")
 
@@ -107,23 +116,6 @@ def moves(run: Run) -> bool:
     """Whether its last start has come to a beat."""
     order = run.order
     return "first_beat" in order[len(order) - 1 - order[::-1].index("spawned") :] if "spawned" in order else False
-
-
-def faults(run: Run, *codes: str) -> list[dict[str, Any]]:
-    """The recorded faults with these codes."""
-    return [record for record in run.named("fault") if record["code"] in codes]
-
-
-def faulted(run: Run, code: str, number: int = 1) -> dict[str, Any]:
-    """The `number`th record of this fault, once it is written."""
-
-    def look() -> list[dict[str, Any]]:
-        found = faults(run, code)
-        assert len(found) >= number or run.process.poll() is None, f"ended without fault {code}: {run.log()}"
-        return found if len(found) >= number else []
-
-    found: list[dict[str, Any]] = wait_for(look, f"fault {code} x{number}: {run.order}")
-    return found[number - 1]
 
 
 def rank(number: int = 0, status: str = "unrecovered", codes: str = "", logic: int | None = None) -> dict[str, Any]:
@@ -140,10 +132,7 @@ def remembers(run: Run, folder: Path) -> None:
     """Wait until it has read the history in this folder, and so has added to it."""
 
     def known() -> bool:
-        try:
-            schedules = json.loads((folder / "history.json").read_bytes())["schedules"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
+        schedules = json.loads((folder / "history.json").read_bytes())["schedules"]
         return any(f"-{run.pid}-" in schedule["key"] for schedule in schedules)
 
     wait_for(known, "that it remembers")

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from proof.bench.compare.peers import Peer
 from proof.bench.compare.plain import by_plain
@@ -94,6 +97,42 @@ def contained(
             yield Contained(process, folder)
         finally:
             end(process)
+
+
+class Launched:
+    """A launcher in `folder`, and the lines that its processes write to a FIFO there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.fifo, self.content = folder, folder / "lines", b""
+        os.mkfifo(self.fifo)
+        # Open for both directions, so that it does not end while no process has it open.
+        self._reader = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str] = {}, **more: Any) -> None:
+        nothing = subprocess.DEVNULL
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(
+            arguments, stdin=nothing, stdout=nothing, stderr=nothing, cwd=self.folder,
+            env=settled() | {"TMPDIR": str(self.folder)} | dict(environment), start_new_session=True, **more,
+        )  # fmt: skip
+
+    def read(self, seconds: float) -> bool:
+        """Whether anything was written within that time."""
+        ready = bool(select.select([self._reader], [], [], seconds)[0])
+        if ready:
+            self.content += os.read(self._reader, 1 << 16)
+        return ready
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(60)
+        finally:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+            os.close(self._reader)
 
 
 def end(unshare: subprocess.Popen[bytes]) -> None:

@@ -30,15 +30,19 @@ class Peer(NamedTuple):
 
     @property
     def titled(self) -> str:
-        """The name with the version."""
-        try:
-            return f"{self.name} {version(self.package)}" if self.package else self.name
-        except PackageNotFoundError:
-            return self.name
+        return titled(self.name, self.package)
 
     def command(self, folder: Path, *command: str, ranks: int = 1, options: Sequence[str] = ()) -> list[str]:
         """`ranks`: the number of copies, if the program starts them itself (the last four of ALL)."""
         return self.arguments(folder, command, ranks, options)
+
+
+def titled(name: str, package: str, form: str = "{name} {version}") -> str:
+    """The name with the version of the package, if that is installed."""
+    try:
+        return form.format(name=name, package=package, version=version(package)) if package else name
+    except PackageNotFoundError:
+        return name
 
 
 def _bare(folder: Path, command: Sequence[str], ranks: int, options: Sequence[str]) -> list[str]:

@@ -14,13 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from proof.bench.compare.kit import made_by
+from proof.bench.compare.peers import titled
 from support.measured import Measured, percentile, spread
-from support.runs import FTRUN, carrying
+from support.runs import FTRUN, carrying, end_all, objects, whole_lines
 
 NAME = "57-recovered-ranks"
 TRAINEE: Final = (sys.executable, str(Path(__file__).with_name("trainee_ranks.py")))
@@ -68,10 +68,7 @@ class Way(NamedTuple):
 
     @property
     def titled(self) -> str:
-        try:
-            return f"{self.title} ({self.package} {version(self.package)})" if self.package else self.title
-        except PackageNotFoundError:
-            return self.title
+        return titled(self.title, self.package, "{name} ({package} {version})")
 
 
 def _ftrun(*options: str) -> Launch:
@@ -84,9 +81,7 @@ def _ftrun(*options: str) -> Launch:
 
 def _standbys_wait(folder: Path) -> bool:
     """Whether the standbys have imported all."""
-    path = folder / "run" / "events.jsonl"
-    text = path.read_text() if path.exists() else ""
-    records = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    records = objects(folder / "run" / "events.jsonl")
     return any(one["event"] == "standby" and one["what"] == "ready" for one in records)
 
 
@@ -157,9 +152,7 @@ def running(way: Way, folder: Path, fault: str) -> Iterator[Callable[[], str]]:
             until = time.monotonic() + 20
             while time.monotonic() < until and (any(one.poll() is None for one in started) or carrying(mark)):
                 time.sleep(0.05)
-            for pid in carrying(mark):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            end_all(lambda: carrying(mark))
             for process in started:
                 if process.poll() is None:
                     process.kill()
@@ -167,9 +160,7 @@ def running(way: Way, folder: Path, fault: str) -> Iterator[Callable[[], str]]:
 
 
 def steps(folder: Path) -> list[Step]:
-    path = folder / "steps"
-    text = path.read_text() if path.exists() else ""
-    lines = (line.split() for line in text[: text.rfind("\n") + 1].splitlines())
+    lines = (line.split() for line in whole_lines(folder / "steps"))
     return [Step(float(at), int(rank), int(life), int(step), int(pid)) for at, rank, life, step, pid in lines]
 
 

@@ -3,17 +3,15 @@ last new one."""
 
 from __future__ import annotations
 
-import os
-import select
-import signal
-import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from proof.bench.compare import peers
-from proof.bench.compare.kit import made_by, settled
+from proof.bench.compare.kit import Launched, made_by
 from proof.bench.compare.plain import by_plain, plain
 from support.measured import Measured, spread
 
@@ -94,15 +92,12 @@ def ratio(ours: list[float], theirs: list[float]) -> str:
     return f"{spread([a / b for a, b in zip(ours, theirs, strict=True)])} times"
 
 
-class Launched:
-    """One launcher and its ranks; `lines` are those that they have written."""
+class Ranks(Launched):
+    """One launcher and its ranks."""
 
     def __init__(self, folder: Path, peer: peers.Peer | None, size: int, *asked: str) -> None:
-        self.fifo, self.size = folder / "lines", size
-        os.mkfifo(self.fifo)
-        # Open for both directions, so that it does not end while no rank has it open.
-        self._reader = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._content = b""
+        super().__init__(folder)
+        self.size = size
         rank = [plain(), str(SCRIPT), str(self.fifo), *asked]
         options = ["--restart-on=failure", "--backoff=10ms"] if peer is peers.OURS else ["--max-restarts=3"]
         if peer is None:
@@ -111,52 +106,36 @@ class Launched:
             arguments = peer.command(folder, *rank, options=[f"--nproc-per-node={size}", *options])
         else:
             arguments = peer.command(folder, *rank, ranks=size, options=options)
-        nothing = subprocess.DEVNULL
-        self.began = time.monotonic()
-        self._process = subprocess.Popen(
-            by_plain(arguments), stdin=nothing, stdout=nothing, stderr=nothing, cwd=folder,
-            env=settled() | {"TMPDIR": str(folder)}, start_new_session=True,
-        )  # fmt: skip
+        self.start(by_plain(arguments))
 
     def until(self, restarts: int) -> float:
         """When the last rank of this start has written its line."""
         until = time.monotonic() + DEADLINE
         while True:
-            lines = self._content.splitlines()
+            lines = self.content.splitlines()
             if sum(line.endswith(b" %d" % restarts) for line in lines) == self.size:
                 return time.monotonic()
-            ready, _, _ = select.select([self._reader], [], [], until - time.monotonic())
-            assert ready, f"only {lines} within {DEADLINE:.0f} s"
-            self._content += os.read(self._reader, 65536)
+            assert self.read(until - time.monotonic()), f"only {lines} within {DEADLINE:.0f} s"
 
-    def end(self) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+
+@contextmanager
+def launched(peer: peers.Peer | None, size: int, *asked: str) -> Iterator[Ranks]:
+    with tempfile.TemporaryDirectory(prefix="ftrun-bench-") as name:
+        found = Ranks(Path(name), peer, size, *asked)
         try:
-            self._process.wait(60)
+            yield found
         finally:
-            if self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-            os.close(self._reader)
+            found.end()
 
 
 def started(peer: peers.Peer | None, size: int, *asked: str) -> float:
-    with tempfile.TemporaryDirectory(prefix="ftrun-bench-") as name:
-        launched = Launched(Path(name), peer, size, *asked)
-        try:
-            return launched.until(0) - launched.began
-        finally:
-            launched.end()
+    with launched(peer, size, *asked) as run:
+        return run.until(0) - run.began
 
 
 def started_again(peer: peers.Peer) -> float:
-    with tempfile.TemporaryDirectory(prefix="ftrun-bench-") as name:
-        launched = Launched(Path(name), peer, FAILING, "fail")
-        try:
-            launched.until(0)
-            began = time.monotonic()
-            launched.fifo.with_name(f"{launched.fifo.name}.fail").touch()
-            return launched.until(1) - began
-        finally:
-            launched.end()
+    with launched(peer, FAILING, "fail") as run:
+        run.until(0)
+        began = time.monotonic()
+        run.fifo.with_name(f"{run.fifo.name}.fail").touch()
+        return run.until(1) - began

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -18,6 +17,7 @@ from proof.bench.compare import peers
 from proof.bench.compare.kit import CONTAINER, end, made_by, settled
 from proof.bench.compare.plain import by_plain
 from support.measured import Measured, spread
+from support.runs import objects
 
 NAME = "70-teardown"
 SIZES = {10: 7, 100: 7, 1000: 5, 5000: 3}  # processes: samples
@@ -110,8 +110,8 @@ def ended(name: str, peer: peers.Peer, size: int, lag: float) -> Ended:
         if happened != gone:
             return Ended(None, len(_left(init.pid)), late)
         if name == HANG:
-            records = (folder / "run" / "events.jsonl").read_text().splitlines()
-            began = next(one["mono"] for one in map(json.loads, records) if one["event"] == "hang")
+            records = objects(folder / "run" / "events.jsonl")
+            began = next(one["mono"] for one in records if one["event"] == "hang")
         return Ended((now - began) * 1e3)
 
 

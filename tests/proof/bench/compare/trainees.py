@@ -13,7 +13,7 @@ from typing import NamedTuple
 from proof.bench.compare.kit import Contained
 from proof.bench.compare.peers import Peer
 from support.runs import outside as outside_pid
-from support.runs import wait_for
+from support.runs import wait_for, whole_lines
 
 TRAINEE = Path(__file__).with_name("trainee.py")
 
@@ -43,11 +43,7 @@ def apart(peer: Peer) -> Peer:
 
 def lines(folder: Path, *events: str) -> list[Line]:
     """The lines of all starts so far; with `events` only those."""
-    try:
-        text = (folder / "did").read_text()
-    except FileNotFoundError:
-        return []
-    split = [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+    split = [line.split() for line in whole_lines(folder / "did")]
     return [Line(event, float(at), int(pid)) for event, at, pid in split if not events or event in events]
 
 

@@ -3,12 +3,9 @@ first start; of a rank that is replaced; and what the standbys cost the running 
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from proof.bench.compare import peers
-from proof.bench.compare.kit import made_by, settled
+from proof.bench.compare.kit import Launched, made_by
 from support.measured import Measured, short, spread
-from support.runs import children
+from support.runs import children, objects
 
 NAME = "55-warm-starts"
 SCRIPT: Final = Path(__file__).with_name("warm_trainee.py")
@@ -56,39 +53,29 @@ NOTES: Final = (
 )
 
 
-class Job:
+class Job(Launched):
     """One launcher and its processes."""
 
     def __init__(self, folder: Path, peer: peers.Peer, program: str, ranks: int, options: Sequence[str]) -> None:
-        self.folder, self.fifo, self.ranks = folder, folder / "lines", ranks
-        os.mkfifo(self.fifo)
-        self._reader = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._content = b""
+        super().__init__(folder)
+        self.ranks, self._program = ranks, program
         command = [sys.executable, str(SCRIPT), str(self.fifo), program]
         if peer is peers.OURS:
             some = [f"--nproc-per-node={ranks}"] if ranks > 1 else []
             options = ["--restart-on=failure", "--backoff=10ms", *some, *options]
         arguments = peer.command(folder, *command, ranks=ranks, options=options)
-        nothing = subprocess.DEVNULL
-        self.began = time.monotonic()
-        self.process = subprocess.Popen(
-            arguments, stdin=nothing, stdout=nothing, stderr=nothing, cwd=folder,
-            env=settled() | {"TMPDIR": str(folder), "PYTHONWARNINGS": "ignore"},  # what prints starts cold
-            start_new_session=True, preexec_fn=lambda: hurry(0, program),
-        )  # fmt: skip
-        self._program = program
+        # What prints starts cold.
+        self.start(arguments, {"PYTHONWARNINGS": "ignore"}, preexec_fn=lambda: hurry(0, program))
 
     def lines(self, what: str, start: int = 0) -> list[float]:
-        found = [line.split() for line in self._content.decode().splitlines()]
+        found = [line.split() for line in self.content.decode().splitlines()]
         return [float(line[3]) for line in found if line[0] == what and int(line[2]) in (start, start or int(line[2]))]
 
     def until(self, condition: Callable[[], Any]) -> Any:
         until = time.monotonic() + DEADLINE
         while not (found := condition()):
-            ready, _, _ = select.select([self._reader], [], [], 0.02)
-            if ready:
-                self._content += os.read(self._reader, 1 << 16)
-            assert time.monotonic() < until, f"in vain: {self._content.decode()[-300:]} {self.records()[-5:]}"
+            self.read(0.02)
+            assert time.monotonic() < until, f"in vain: {self.content.decode()[-300:]} {self.records()[-5:]}"
         return found
 
     def last(self, what: str, start: int) -> float:
@@ -97,9 +84,7 @@ class Job:
         return max(self.lines(what, start))
 
     def records(self) -> list[dict[str, Any]]:
-        path = self.folder / "run" / "events.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        return objects(self.folder / "run" / "events.jsonl")
 
     def standby(self, what: str, count: int = 1) -> dict[str, Any]:
         """The record `standby` of this kind."""
@@ -107,22 +92,11 @@ class Job:
         def look() -> list[dict[str, Any]]:
             found = [one for one in self.records() if one["event"] == "standby"]
             assert not [one for one in found if one["what"] in ("cold", "off")], found
-
             for pid in _standbys(self):
                 hurry(pid, self._program)
             return [one for one in found if one["what"] == what][count - 1 :]
 
         return dict(self.until(look)[0])
-
-    def end(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(60)
-        finally:
-            if self.process.poll() is None:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
-            os.close(self._reader)
 
 
 def hurry(pid: int, program: str) -> None:
@@ -194,8 +168,8 @@ def pace() -> Windows:
     """A hundred steps while a standby waits, while one imports, and without any; in the same process."""
     with job(peers.OURS, "pace", 1, "--standby=1") as run:
 
-        def window(until: Callable[[], Any], skipped: int = 1) -> tuple[float, float]:
-            first = len(run.lines("pace")) + skipped
+        def window(until: Callable[[], Any]) -> tuple[float, float]:
+            first = len(run.lines("pace")) + 1
             run.until(until)
             walls, used = run.lines("pace")[first:], run.lines("used")[first:]
             return statistics.median(walls), statistics.median(used)
@@ -235,14 +209,7 @@ def measure(short_form: bool) -> Measured:
     launchers = [] if short_form else peers.installed(peers.TORCHRUN, peers.FT_LAUNCHER)
     programs: list[tuple[str, peers.Peer, bool]] = [(COLD, peers.OURS, False), (WARM, peers.OURS, True)]
     programs += [(peer.titled, peer, False) for peer in launchers]
-    jobs: tuple[tuple[str, int], ...] = (
-        ("nothing", 1),
-        ("nothing", RANKS),
-        ("torch", 1),
-        ("lightning", 1),
-        ("torch", RANKS),
-    )
-    jobs = jobs[:1] if short_form else jobs
+    jobs = JOBS[:1] if short_form else JOBS
     found: dict[tuple[str, str, int], list[Failure]] = {}
     for program, ranks in jobs:
         rounds = 1 if short_form else ROUNDS[program] if ranks == 1 or program == "nothing" else 1
@@ -271,13 +238,12 @@ def _cells(failures: list[Failure]) -> str:
 def _first_starts(launchers: Sequence[peers.Peer]) -> Iterator[str]:
     ways = [("ftrun", peers.OURS, ("--standby=off",)), ("ftrun with `--preload torch`", peers.OURS, PRELOAD)]
     ways += [(peer.titled, peer, ()) for peer in launchers]
-    taken: dict[str, list[float]] = {}
-    for _ in range(1):
-        for name, peer, options in ways:
-            taken.setdefault(name, []).append(first_start(peer, *options))
-            print(name, taken[name], flush=True)
-    cold, warm = (statistics.median(taken[name]) for name, _, _ in ways[:2])
-    text = "; ".join(f"{name} {spread(seconds)} s" for name, seconds in taken.items())
+    taken: dict[str, float] = {}
+    for name, peer, options in ways:
+        taken[name] = first_start(peer, *options)
+        print(name, taken[name], flush=True)
+    cold, warm = (taken[name] for name, _, _ in ways[:2])
+    text = "; ".join(f"{name} {spread([seconds])} s" for name, seconds in taken.items())
     yield (
         f"**First start of {RANKS} ranks that import PyTorch**, to the first step of the last: {text}. With "
         f"`--preload` that is {short(cold / warm)} times sooner."
