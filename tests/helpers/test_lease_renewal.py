@@ -147,3 +147,32 @@ def test_a_member_that_alone_is_cut_off_expects_nobody_in_the_place_of_a_coordin
         assert wait_for(takeover, "its end") == keeper.watch.since + keeper.length
     finally:
         link.close(False)
+
+
+@pytest.mark.parametrize("stalls", [False, True])
+def test_a_new_coordinator_decides_nothing_before_it_has_seen_the_folder_unless_that_stalls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stalls: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fields = (3, 0, "127.0.0.1:0", None, 10.0, 1.0, 1.0, "", "mine", "node", "boot", LENGTH, 1)
+    link = GroupLink(peers.MemberAddress(*fields, folder=str(tmp_path)), str(tmp_path), RecordedLines())
+    decided = list[bool]()
+    keeper, now = cast("LeaseKeeper", link._keeper), link._began
+    assert link._leading is not None
+    monkeypatch.setattr(link._leading, "process", lambda now: decided.append(keeper.proved))
+
+    def later() -> list[bool]:
+        link.process(now)
+        return decided
+
+    try:
+        if stalls:
+            monkeypatch.setattr(keeper, "changes", lambda now: [])
+            link.process(now + group_link.SEEN - 0.1)
+            assert not decided
+            link.process(now + group_link.SEEN)
+        else:
+            wait_for(later, "a decision")
+        assert decided == [not stalls]
+    finally:
+        link.close(False)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LOOK: Final = 0.25  # s between two looks at what the lease requires
 QUIET: Final = 7.0  # s; members report at least every 4.5 s
+SEEN: Final = 2.0  # s that a new coordinator waits for the first look at the folder
 TOLD: Final = 2.0  # s in which the coordinator tells all that the group has ended; PID 1 waits for 8 after a suspension
 STEP: Final = 0.2  # s; PID 1 is informed when the end of a lease has changed by more
 
@@ -56,6 +57,7 @@ class GroupLink:
         self._next = self._planned = 0.0
         self._resumed = -math.inf  # when this process ran again after it was suspended
         self._renewing = False  # a lease that seems to be over since
+        self._began = time.monotonic()
         if address.rank:
             self._follow(address.endpoint)
         else:
@@ -128,7 +130,9 @@ class GroupLink:
 
     def _must_renew(self, now: float) -> bool:
         """Whether this holder of a lease was suspended until after the end of that, perhaps with all others, so that it
-        still has the lease if a renewal succeeds.  It decides nothing until that is known, for a few seconds."""
+        still has the lease if a renewal succeeds.  It decides nothing until that is known, for a few seconds; nor does
+        a new coordinator before it has seen the folder, since what it starts would be stopped at once for the lease of
+        an earlier one."""
         keeper, leading = self._keeper, self._leading
         if keeper is not None:
             self._note_stop(keeper, now)
@@ -136,6 +140,8 @@ class GroupLink:
         self._renewing = False
         if recent and keeper is not None and leading is not None and keeper.holds and keeper.has_renewed:
             self._renewing = now >= self._held_until(keeper, leading)
+        if keeper is not None and leading is not None and not keeper.proved and now < self._began + SEEN:
+            self._renewing = True
         return self._renewing
 
     def close(self, orphan: bool) -> None:
