@@ -4,19 +4,21 @@ A process that serves a rank may have a watchdog: its parent, or another process
 timeout, and then a wait for its end, its pipe or its lock is over.  A rank has none within the job: if a launcher ends
 one, the job has failed.  A process that moves and has no RANK, or that of its parent, may be a trial, though: who has
 started it has a timeout for it, and goes on to the next trial.  Where it is the only one that moves, that is a script
-of Python or its like, or what has started `timeout`: what else starts a training, as `tini` or `timeout` alone, ends
-with it.
+of Python or its like, or what has started `timeout` with a short time: what else starts a training, as `tini` or
+`timeout` alone, ends with it.
 """
 
 import itertools
-from collections.abc import Container, Mapping
+import math
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from waitproof import recognized
 from waitproof.world import World
 
 ORPHANS: Final = 0  # the parents of these processes have ended
-LIMIT: Final = "timeout"  # of coreutils
+LIMIT: Final = "timeout"  # of coreutils, or busybox
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def enders(world: World, root: int, ranks: Container[int]) -> dict[int, set[int]]:
@@ -63,8 +65,23 @@ def trials(world: World, ranks: Mapping[int, int]) -> dict[int, list[int]]:
 def _may_follow(world: World, pid: int) -> bool:
     """Whether something may follow the only process that moves, or a launcher, when this one above ends that."""
     process = world.processes[pid]
-    limits = process.name == LIMIT and process.parent in world.processes  # as a shell with more lines
-    return limits or recognized.runs_scripts(process.program)
+    above = process.name == LIMIT and process.parent in world.processes  # as a shell with more lines
+    return (above and (process.limit or 0.0) < recognized.GIVEN) or recognized.runs_scripts(process.program)
+
+
+def limit(words: Sequence[str]) -> float | None:
+    """How many seconds timeout(1) with this command line gives its command; None: its options are not known."""
+    rest = iter(words[1:])
+    for word in rest:
+        if word in ("-k", "-s", "--kill-after", "--signal"):
+            next(rest, "")
+        elif not word.startswith("-"):
+            number, unit = (word[:-1], word[-1]) if word[-1:] in _UNITS else (word, "s")
+            try:
+                return float(number) * _UNITS[unit] or math.inf  # 0: none
+            except ValueError:
+                return None
+    return None
 
 
 def pausers(world: World, ranks: Container[int]) -> dict[int, set[int]]:

@@ -114,6 +114,11 @@ def program(pid: int) -> str:
         return ""
 
 
+def words(pid: int) -> list[str]:
+    """The command line of a process; empty if that is not known."""
+    return [os.fsdecode(word) for word in (read(f"/proc/{pid}/cmdline", 1 << 16) or b"").split(b"\0")[:-1]]
+
+
 def own_number(pid: int) -> int:
     """The number that a process has in its own PID namespace."""
     numbers = status(pid).get("NSpid", "").split()

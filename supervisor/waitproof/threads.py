@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from waitproof import calls, interrupts, locks, procfs, recognized, same_objects, timeouts
+from waitproof import calls, families, interrupts, locks, procfs, recognized, same_objects, timeouts
 from waitproof.calls import Call
 from waitproof.files import directions
 from waitproof.mappings import Mappings
@@ -54,7 +54,8 @@ class ThreadReader:
         except OSError:
             tids = []
         if stat is not None:
-            found = found._replace(name=stat.name, start=stat.start, parent=stat.parent)
+            limit = families.limit(procfs.words(pid)) if stat.name == families.LIMIT else None
+            found = found._replace(name=stat.name, start=stat.start, parent=stat.parent, limit=limit)
             if (before := self._before.get(pid)) is not None and before.start == stat.start:
                 earlier = {thread.tid: thread for thread in before.threads}
         read = [_unchanged(pid, earlier[tid]) if tid in earlier else None for tid in tids[:THREADS]]

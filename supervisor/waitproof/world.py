@@ -131,7 +131,7 @@ class WaitingProcess(NamedTuple):
     `local_size`, `store_port`: RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and MASTER_PORT in its initial environment, None
     where they are not set.
     `connects_late`: its environment has gloo connect ranks only when they first need each other.  `program`: the
-    path of its file."""
+    path of its file.  `limit`: seconds that `timeout` gives its command."""
 
     fds: dict[int, Descriptor]
     problem: str = ""
@@ -146,6 +146,7 @@ class WaitingProcess(NamedTuple):
     interrupts: Interrupts | None = None  # None: not known
     connects_late: bool = False
     program: str = ""
+    limit: float | None = None  # None: it is another program, or that is not known
 
 
 class World(NamedTuple):

@@ -4,6 +4,7 @@ the job, or by who is about to receive a descriptor.  None of them is ever prove
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 import shutil
@@ -272,6 +273,7 @@ LAUNCHER = (
     "while p.poll() is None: time.sleep(1)"
 )
 TIMER = f"import faulthandler; faulthandler.dump_traceback_later(7200, exit=True); {STUCK}"
+LINE = "import os, sys; os.execvp('sh', ['sh', '-c', '{} \"$@\"; exit', 'sh', sys.executable, '-c', {!r}])"
 TRIALS = {
     "its parent has a timeout": (PARENT.format(500), -1, "waits for a timer"),
     "its parent has none": (PARENT.format(""), -1, None),
@@ -293,9 +295,10 @@ TRIALS = {
         f"import os, sys; os.execvp('timeout', ['timeout', '500', sys.executable, '-c', {STUCK!r}])", ALONE, None,
     ),
     "it is the only process that moves, below `timeout` in a line of a shell": (
-        "import os, sys; os.execvp('sh', ['sh', '-c', 'timeout 500 \"$@\"; exit', 'sh', sys.executable, '-c', "
-        f"{STUCK!r}])",
-        ALONE, "may be woken by a timer",
+        LINE.format("timeout 500", STUCK), ALONE, "may be woken by a timer",
+    ),
+    "it is the only process that moves, below `timeout` for a day in a line of a shell": (
+        LINE.format("timeout -k 9 24h", STUCK), ALONE, None,
     ),
 }  # fmt: skip
 
@@ -317,22 +320,41 @@ def test_a_trial_that_its_parent_ends_after_a_timeout_is_not_proved(job: Job, na
 
 
 @pytest.mark.parametrize(
-    ("program", "name", "parent", "found"),
+    ("program", "name", "parent", "limit", "found"),
     [
-        ("/usr/bin/python3.11", "python", 1, [7]),
-        ("/usr/bin/perl", "parallel", 1, [7]),
-        ("/usr/bin/tini", "tini", 5, []),
-        ("/usr/bin/timeout", "timeout", 5, [7]),
-        ("/usr/bin/timeout", "timeout", 1, []),
+        ("/usr/bin/python3.11", "python", 1, None, [7]),
+        ("/usr/bin/perl", "parallel", 1, None, [7]),
+        ("/usr/bin/tini", "tini", 5, None, []),
+        ("/usr/bin/timeout", "timeout", 5, None, [7]),
+        ("/usr/bin/timeout", "timeout", 5, 600.0, [7]),
+        ("/usr/bin/timeout", "timeout", 5, 1200.0, []),
+        ("/usr/bin/timeout", "timeout", 1, 600.0, []),
     ],
 )
 def test_something_may_follow_the_only_process_that_moves(
-    program: str, name: str, parent: int, found: list[int]
+    program: str, name: str, parent: int, limit: float | None, found: list[int]
 ) -> None:
     world = empty(frozenset())
-    above = WaitingProcess({}, parent=parent, program=program, name=name)
+    above = WaitingProcess({}, parent=parent, program=program, name=name, limit=limit)
     world.processes.update({5: WaitingProcess({}, program="/bin/dash"), 7: above, 8: WaitingProcess({}, parent=7)})
     assert families.trials(world, {8: 0}) == {8: found}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("timeout 75 python x.py 3600", 75.0),
+        ("timeout --preserve-status -k 30 -s INT 1.5h python", 5400.0),
+        ("timeout --kill-after=5 --signal=INT 2d python", 172800.0),
+        ("timeout 0 python", math.inf),
+        ("timeout -t 75 python", 75.0),
+        ("timeout soon python", None),
+        ("timeout", None),
+        ("timeout -k", None),
+    ],
+)
+def test_the_limit_of_timeout_is_that_of_its_command_line(line: str, expected: float | None) -> None:
+    assert families.limit(line.split()) == expected
 
 
 def test_processes_of_one_rank_lead_to_each_other_and_to_it() -> None:
