@@ -64,7 +64,8 @@ class Files:
 def _keep(files: dict[str, str], path: str | None, target: Any) -> bool:
     """Store the version of a file: its size and time of modification.  False for a file that is empty or has no path.
 
-    A rename changes neither.  For a file that is still open for writing they may change, so its version is "-".
+    A rename changes neither.  For a file that is still open for writing they may change, so its version is "-" and the
+    number of its inode, which that of a loaded file has, too.
     """
     if path is None:
         return False
@@ -74,8 +75,9 @@ def _keep(files: dict[str, str], path: str | None, target: Any) -> bool:
         return False
     files.pop(path, None)
     is_open = not isinstance(target, (str, bytes, os.PathLike)) and not getattr(target, "closed", False)
-    writing = is_open and files is known.saved
-    files[path] = "-" if writing else f"{found.st_size}.{found.st_mtime_ns}"
+    saving = files is known.saved
+    version = f"-{found.st_ino}" if saving and is_open else f"{found.st_size}.{found.st_mtime_ns}"
+    files[path] = version if saving else f"{version}.{found.st_ino}"
     if len(files) > MANY:
         del files[next(iter(files))]
     return True

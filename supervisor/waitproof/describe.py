@@ -321,7 +321,7 @@ class Describer:
         return root, "; ".join([text, *before])
 
     def _exact(self, pid: int) -> str:
-        rank = pid in self._ranks
+        rank = self._ranks.get(pid, -2) >= -1
         return f"{self.who(pid)} (process {pid}, main thread)" if rank else f"{self.who(pid)}, main thread,"
 
     def _because(self, pid: int) -> str:
@@ -372,9 +372,15 @@ class Describer:
         return min((one for one in common if not self._serves_others(one)), default=following)
 
     def _sides(self, pid: int) -> list[ThreadId]:
-        """The threads of this process that run Python, but for those that only serve others."""
+        """The threads of this process that run Python, but for those that only serve others, or report what training
+        does, where the main thread does not wait for that."""
         frames = {node: self._frames(*node) for node in self._python if node[0] == pid}
-        return [node for node, found in frames.items() if found and not recognized.serves_job(found)]
+        asks = recognized.awaits_report(self._frames(pid, pid))
+        return [
+            node
+            for node, found in frames.items()
+            if found and not recognized.serves_job(found) and (asks or not recognized.reports(found))
+        ]
 
     def _others(self, pid: int, nodes: Iterable[ThreadId]) -> set[int]:
         return {other for node in nodes if node in self._wakers for other in self._wakers[node].awaited} - {pid}

@@ -16,6 +16,17 @@ def load(path):
 def save(path, model, epoch):
     torch.save({"model": model.state_dict(), "epoch": epoch}, path)
 """
+# As the DiskSaver of Ignite: into an open file with a name by chance, which is then moved to its own.
+MOVED = """
+import tempfile, torch
+torch.set_num_threads(1)
+def load(path):
+    return torch.load(path, weights_only=True)["epoch"]
+def save(path, model, epoch):
+    with tempfile.NamedTemporaryFile(delete=False, dir=os.path.dirname(path)) as file:
+        torch.save({"model": model.state_dict(), "epoch": epoch}, file.file)
+    os.replace(file.name, path)
+"""
 SAFETENSORS = """
 from safetensors.torch import load_file, save_file
 import torch
@@ -138,13 +149,22 @@ dist.destroy_process_group()
     ("name", "form"),
     [
         ("torch", PLAIN),
+        ("torch", MOVED),
         ("safetensors.torch", SAFETENSORS),
         ("torch.distributed", DISTRIBUTED),
         ("torch.distributed", DISTRIBUTED_STATE),
         ("lightning.fabric", FABRIC),
         ("transformers", PRETRAINED),
     ],
-    ids=["torch.save", "safetensors", "distributed", "distributed with an optimizer", "fabric", "from_pretrained"],
+    ids=[
+        "torch.save",
+        "moved",
+        "safetensors",
+        "distributed",
+        "distributed with an optimizer",
+        "fabric",
+        "from_pretrained",
+    ],
 )
 @pytest.mark.parametrize("end", ["die", "hang"])
 def test_resumed_program_that_saves_newer_state_makes_progress(

@@ -115,6 +115,9 @@ def files(text: str) -> tuple[SavedFile, ...]:
         ("/c/run_1/last.pt@1", "/c/run_1/last.pt@1", "/c/run_2/last.pt@2", True),
         ("/c/fresh.tmp@1", "/c/last.pt@1", "/c/fresh.tmp@2", True),  # renamed in between
         ("/c/last.pt", "/c/last.pt@1", "/c/last.pt", True),  # through an open file: its version is not known
+        ("/c/tmp1_ab2c9z@-7", "/c/epoch_2.pt@1.2.7", "/c/tmpx8yq_wvu@-8", True),  # through one with a name by chance
+        ("/c/tmp1_ab2c9z@-7", "/c/epoch_2.pt@1.2.8", "/c/tmpx8yq_wvu@-8", False),  # another file
+        ("/c/last.pt@1.2", "/c/last.pt@1.2.7", "/c/last.pt@3.4", True),
         ("/c/last.pt@1", "/c/last.pt@1", "", False),  # nothing saved since
         ("", "", "/c/last.pt@1", False),  # the first ever: from scratch
         ("", "/c/last.pt@1", "/c/last.pt@2", False),  # of no earlier attempt

@@ -1,11 +1,14 @@
 """Deadlocks that are proved on real processes, and healthy waits that are not."""
 
+import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ftrun.helpers.evidence.look import look
+from ftrun.messages.evidence import LookRequest, RankState
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import HEAD, closed, see, silent_server
@@ -250,6 +253,18 @@ def test_a_deadlock_of_a_process_that_is_no_rank_is_proved(job: Job) -> None:
     found = closed(job)
     assert found.pid in job.members()
     assert found.rank is None
+
+
+def test_a_process_without_a_rank_is_named_once(job: Job) -> None:
+    job.start(f"{HEAD}ready(); stuck()", "0")
+
+    def seen() -> str:
+        now = time.monotonic()
+        state = RankState(-1 - job.pid, job.pid, moved_at=now - 60, step=3)
+        return look(LookRequest(job.pid, now, (), (state,), between=0.3)).mechanism
+
+    text = f"deadlock: process {job.pid} (no RANK), main thread, waits for a lock"
+    wait_for(lambda: seen().startswith(text), "this sentence")
 
 
 @pytest.mark.parametrize("name", some(OPEN))

@@ -8,6 +8,8 @@ Large ones are tried where they are installed, or where FTRUN_TRACKERS names a f
 
 import importlib.util
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +72,9 @@ def start(job: Job, code: str) -> None:
 @pytest.mark.parametrize("begin", libraries())
 def test_a_deadlock_beside_it_is_proved(job: Job, begin: str) -> None:
     start(job, f"{begin}\nready(); stuck()")
-    assert "waits for a lock" in closed(job, job.pid, step=7).mechanism
+    found = closed(job, job.pid, step=7)
+    assert "waits for a lock" in found.mechanism
+    assert found.pid == job.pid
 
 
 @pytest.mark.parametrize("begin", libraries())
@@ -83,7 +87,7 @@ def test_a_healthy_wait_beside_it_is_not(job: Job, begin: str) -> None:
 
 
 # A package that reports what training does: its thread works for what is waited for, and has a timer.
-REPORTS = """import asyncio, ctypes, logging, queue, threading, time
+REPORTS = """import asyncio, ctypes, logging, queue, socket, subprocess, threading, time
 loop, done, entries = asyncio.new_event_loop(), threading.Event(), queue.Queue()
 def run():
     loop.call_later(10**5, done.set)
@@ -118,6 +122,13 @@ def publish():
     threading.Thread(target=_publish_queue, daemon=True).start()
 def traced(function):
     function()
+def connect(program):
+    own, other = socket.socketpair()
+    subprocess.Popen([program], stdin=other)
+    other.close()
+    def run():
+        own.recv(1)
+    threading.Thread(target=run, daemon=True).start()
 """
 WITHIN = {
     "an upload": "wandb.begin(); ready(); wandb.finish()",
@@ -154,6 +165,19 @@ def test_the_lock_of_the_interpreter_that_its_thread_holds_may_come_from_it(job:
 def test_a_deadlock_of_the_program_that_it_has_called_is_proved(job: Job, call: str) -> None:
     job.start(f"{install(job)}{COLLECTIVE}wandb.begin(); wandb.publish(); ready(); {call}", "0")
     closed(job, job.pid, step=7)
+
+
+def test_neither_its_threads_nor_the_program_that_it_brings_are_the_cause(job: Job) -> None:
+    code = install(job)
+    program = job.folder / "site-packages/wandb/bin/wandb-core"
+    program.parent.mkdir()
+    shutil.copy("/bin/cat", program)
+    job.start(f"{code}wandb.connect({str(program)!r}); ready(); stuck()", "0")
+    found = closed(job, job.pid, step=7)
+    assert found.pid == job.pid
+    assert re.fullmatch(
+        r"deadlock: rank 0 .* waits for a lock at \S+, which only its own threads can end", found.mechanism
+    )
 
 
 def test_a_library_between_the_program_and_its_wait_may_be_waited_for_by_telemetry() -> None:

@@ -34,7 +34,8 @@ class Section(NamedTuple):
 
 
 class SavedFile(NamedTuple):
-    """A file of the program.  `version` is its size and modification time, which a rename keeps; "-" if unknown."""
+    """A file of the program.  `version` is its size and modification time, which a rename keeps, with the number of
+    its inode if it was loaded; "-" and that number if it was still open when its save returned."""
 
     path: str
     version: str = "-"

@@ -13,7 +13,7 @@ from ftrun.core.rules.liveness import Limits, time_awake
 BACKOFF_LIMIT: Final = 60.0  # s
 HOUR: Final = 3600.0
 MOST_SAVED: Final = 64  # files that are kept in the ledger
-_NUMBER: Final = re.compile(r"\d+")
+_VARIES: Final = re.compile(r"(?<=/)tmp[a-z0-9_]{8}(?=[^/]*$)|\d+")  # a number, or a name by chance from `tempfile`
 _WORDS: Final = ("step", "iter", "iteration", "checkpoint", "ckpt", "epoch")  # the first one that is there has the step
 # Patterns are compiled at the first checkpoint: PID 1 loads this file before it starts the command.
 _NAMED: Final = tuple(rf"(?a)(?:^|[^a-z]){word}s?[-_=.]?(\d{{1,18}})(?!\d)" for word in _WORDS)
@@ -172,10 +172,11 @@ def has_advanced(attempt: Attempt) -> bool:
     """Whether this attempt has saved newer state than all earlier ones: it resumed from the newest file of a series
     that earlier attempts saved, moved, and then saved a file of that series.
 
-    A series is all files whose paths differ only in their numbers: `snapshot.pt` is a series, and so are `epoch_1.pt`
-    and `epoch_2.pt`.  A new file alone is no progress, since a job that starts from scratch each time saves its first
-    epoch again and again; nor is one after an older file was loaded, as by jobs that repeat what they once reached.
-    The loaded file must be the very version that was saved, since each attempt may rewrite and load a file.
+    A series is all files whose paths differ only in their numbers: `snapshot.pt` is a series, so are `epoch_1.pt` and
+    `epoch_2.pt`, and so are temporary files that are moved to such names.  A new file alone is no progress, since a job
+    that starts from scratch each time saves its first epoch again and again; nor is one after an older file was loaded,
+    as by jobs that repeat what they once reached.  The loaded file must be the very version that was saved, since each
+    attempt may rewrite and load a file.
     """
     now = {_series(file.path) for rank in attempt.ranks for file in rank.saved}
     if not now or not attempt.inherited:
@@ -186,10 +187,10 @@ def has_advanced(attempt: Attempt) -> bool:
 
 
 def _series(path: str) -> str:
-    return _NUMBER.sub("#", path)
+    return _VARIES.sub("#", path)
 
 
 def _is_same(loaded: SavedFile, saved: SavedFile) -> bool:
-    if "-" in (saved.version, loaded.version):  # a file that was still open when its save returned
-        return loaded.path == saved.path
-    return loaded.version == saved.version
+    if saved.version.startswith("-"):  # a file that was still open when its save returned
+        return loaded.path == saved.path or loaded.version.endswith(f".{saved.version[1:]}")
+    return loaded.version == saved.version or loaded.version.startswith(f"{saved.version}.")
