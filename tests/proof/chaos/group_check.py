@@ -323,15 +323,17 @@ def _rungs(outcome: GroupOutcome, run: GroupRun) -> Iterator[str]:
         # It joins a round that the other members have on record as begun.
         own = next((at for at, one in enumerate(records) if one["event"] == "recovering"), len(records))
         records = tuple(one for at, one in enumerate(records) if at > own or one["event"] != "recovered")
-    yield from _ladder(outcome.job, records)
+    others = [r for other in outcome.runs if other.member != run.member for r in other.records]
+    yield from _ladder(outcome.job, records, frozenset(r["round"] for r in others if r["event"] == "recovered"))
     first = min((one["mono"] for one in struck), default=float("inf"))
     for record in records:
         if record["event"] in ("recovering", "hang", "restart") and record["mono"] < first:
             yield f"{record['event']} ({record.get('why')}), and nothing had been done to it"
 
 
-def _ladder(job: GroupJob, records: Sequence[Record]) -> Iterator[str]:
-    """From the finest rung down, only those that are permitted, and a success is of the rung that was begun last."""
+def _ladder(job: GroupJob, records: Sequence[Record], elsewhere: frozenset[int]) -> Iterator[str]:
+    """From the finest rung down, only those that are permitted, and a success is of the rung that was begun last.
+    `elsewhere`: the rounds that other members have proved; a fault of one of these begins anew from the finest."""
     permitted = dict(job.base.options)["recover"].split(",")
     under_way: Record | None = None
     proved = 1  # the round that was proved last
@@ -342,7 +344,9 @@ def _ladder(job: GroupJob, records: Sequence[Record]) -> Iterator[str]:
             case "recovering":
                 before = "retry" if under_way is None else under_way["rung"]
                 # What the members of a group decide together may come after what one of them has found for this round.
-                overtaken = job.is_group and under_way is not None and under_way["round"] == record["round"]
+                overtaken = (
+                    job.is_group and under_way is not None and under_way["round"] in (record["round"], *elsewhere)
+                )
                 if LADDER.index(record["rung"]) < LADDER.index(before) and not overtaken:
                     yield f"rung {record['rung']} follows {before}"
                 if record["rung"] not in (*permitted, "tree"):

@@ -296,6 +296,16 @@ def test_a_right_outcome_has_no_violation() -> None:
     assert check(outcome()) == []
 
 
+@pytest.mark.parametrize("proved", [False, True])
+def test_a_round_that_another_member_has_proved_may_be_followed_by_the_finest_rung(proved: bool) -> None:
+    first, second = (recovery(rung, number)["runs"][1].records for rung, number in (("rank", 2), ("retry", 3)))
+    begins, succeeds = (next(r for r in first if r["event"] == what) for what in ("recovering", "recovered"))
+    anew = [r | {"mono": r["mono"] + 0.1} for r in second if r["event"] in ("recovering", "recovered")]
+    other = run(1, records=(*RECORDS[:2], *([succeeds] if proved else []), *RECORDS[2:]))
+    wrong = check(outcome(runs=(other, run(0, records=(*RECORDS[:2], begins, *anew, *RECORDS[2:])))))
+    assert any("rung retry follows rank" in one for one in wrong) != proved
+
+
 def test_what_suspends_one_ftrun_alone_ends_no_rank() -> None:
     alone = recovery(
         job=ELASTIC._replace(shape=Shape(1)), struck=(struck("container stopped", "signals", lasting=8.0),)
