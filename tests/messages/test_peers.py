@@ -131,6 +131,14 @@ def test_a_hello_of_another_version_is_not_checked_further() -> None:
         assert str(why.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("least", "spares", "text"), [(0, 0, "4"), (2, 0, "2:4"), (2, 1, "2:4 with 1 spare"), (0, 3, "4 with 3 spares")]
+)
+def test_the_shape_of_a_group_is_named(least: int, spares: int, text: str) -> None:
+    hello = peers.MemberHello("1.0", "job", 4, 0, "life", "node", least, spares)
+    assert peers.shape_text(hello) == text
+
+
 @given(st.text(max_size=20), st.sampled_from("\ud800\x00\x1b\U0001f600a"))
 def test_any_text_fits_into_a_frame(some: str, char: str) -> None:
     text = (some + char) * 2000

@@ -27,6 +27,7 @@ from ftrun.core.group.messages import (
 from ftrun.core.group.places import MOST_PAIRS
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
+from ftrun.core.text.sentences import several
 from ftrun.messages.codec import Codec, Malformed, Value, one_line, parse_object
 
 SCHEMA: Final = 8
@@ -112,9 +113,9 @@ def period(size: int) -> float:
 
 
 def shape_text(found: MemberHello | MemberAddress) -> str:
-    """`2:4 with 1 spares`."""
+    """`2:4 with 1 spare`."""
     size = f"{found.least}:{found.size}" if found.least else str(found.size)
-    return f"{size} with {found.spares} spares" if found.spares else size
+    return f"{size} with {several(found.spares, 'spare')}" if found.spares else size
 
 
 def dump(value: tuple[Any, ...]) -> bytes:
