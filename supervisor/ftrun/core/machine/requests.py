@@ -5,7 +5,6 @@ Every request of the operator is recorded and answered.  The platform's requests
 if the command is healthy.  No request uses up the restart budget.
 """
 
-import math
 import signal
 from collections.abc import Callable
 from typing import Any, Final
@@ -140,9 +139,9 @@ def on_pause_requested(job: Job, phase: Phase, event: ev.PauseRequested, policy:
 def _announcement(job: Job, lasting: float | None) -> float:
     """How long the pause lasts, for the other members.  If that is as long as the last one, it differs by a trifle, so
     that they see that it is another."""
-    found = math.inf if lasting is None else lasting
-    while found < math.inf and found in (job.announced_pause, job.order and job.order.paused):
-        found = math.nextafter(found, math.inf)
+    found = float("inf") if lasting is None else lasting
+    while found < float("inf") and found in (job.announced_pause, job.order and job.order.paused):
+        found += 1e-6
     return found
 
 
