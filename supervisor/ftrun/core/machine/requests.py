@@ -141,7 +141,7 @@ def _announcement(job: Job, lasting: float | None) -> float:
     that they see that it is another."""
     found = float("inf") if lasting is None else lasting
     while found < float("inf") and found in (job.announced_pause, job.order and job.order.paused):
-        found += 1e-6
+        found += max(1e-6, found * 1e-9)
     return found
 
 
