@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Callable
 
 from . import _importlib_bootstrap as replacing
+from . import _last
 from . import layout as at
 from ._beat import beat, own_slot
 from ._files import known
@@ -226,6 +227,20 @@ def _distributed_load(module: Any) -> None:
     module.load = noting(module.load, known.was_loaded, READ, "torch.distributed.checkpoint.load")
 
 
+def _hydra(module: Any) -> None:
+    """Hydra prints an exception of the program and ends with sys.exit, of which Python tells no hook."""
+    original = module.run_and_report
+
+    def run_and_report(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except SystemExit as end:
+            _last.leave(os.environ.get("FTRUN_BEAT_DIR", ""), end)
+            raise
+
+    module.run_and_report = run_and_report
+
+
 NOTHING: Target = (None, ())
 WRITTEN: Target = (None, ("checkpoint_id", "storage_writer"))
 READ: Target = (None, ("checkpoint_id", "storage_reader"))
@@ -248,6 +263,7 @@ AFTER: dict[str, Callable[[Any], None]] = {
     "safetensors.torch": _wrapped("safetensors", {"save_file": (1, ("filename",))}, {"load_file": (0, ("filename",))}),
     # `from_pretrained`; `save_pretrained` calls the function above.
     "transformers.modeling_utils": _wrapped("safetensors", {}, {"safe_open": (0, ("filename",))}),
+    "hydra._internal.utils": _hydra,
 }
 
 

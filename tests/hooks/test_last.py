@@ -135,6 +135,24 @@ def test_an_exception_is_recorded_however_the_process_ends(beats: BeatDir, code:
     }
 
 
+def test_an_exception_that_hydra_prints_is_recorded(beats: BeatDir, tmp_path: Path) -> None:
+    """A package that is Hydra in name only, and ends as `run_and_report` of Hydra 1.3 does."""
+    package = tmp_path / "hydra" / "_internal"
+    package.mkdir(parents=True)
+    (package / "utils.py").write_text(
+        "import sys\ndef run_and_report(func):\n try: return func()\n"
+        " except Exception as error:\n  print('hydra:', error)\n  sys.exit(1)\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "from hydra._internal import utils\nprint(utils.run_and_report(lambda: 'well'))\n"
+        "def main(): import no_such_module\nutils.run_and_report(main)\n"
+    )
+    ended = ran(beats, tmp_path / "train.py")
+    assert ended == (1, "well\nhydra: No module named 'no_such_module'\n", "")
+    assert ended == ran(beats, tmp_path / "train.py", path="")
+    assert (one(beats).thrown.kinds[0], one(beats).thrown.own) == ("ModuleNotFoundError", "train.py:3 in main")
+
+
 def test_an_end_without_an_uncaught_exception_leaves_nothing(beats: BeatDir) -> None:
     for code in (
         "pass",

@@ -24,6 +24,7 @@ class FtrunFinder(object):
         "orbax.",
         "jax.",
         "tensorflow.",
+        "hydra._internal.utils",
     )  # type: tuple[str, ...]
     # Their native libraries read variables when they are loaded.  They also set some, but later.
     native = ("numpy", "torch", "torch_npu", "mindspore", "paddle", "jax", "tensorflow", "cupy", "triton")
