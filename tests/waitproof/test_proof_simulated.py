@@ -13,7 +13,7 @@ import pytest
 
 from support.short import quick
 from support.waiting_worlds import State, made, made_with_fork, pid_of, tid_of, torn
-from waitproof import proof, recognized
+from waitproof import families, proof, recognized
 from waitproof.proof import Facts
 from waitproof.recognized import Presumed
 from waitproof.short_lived import Turnover, turnover
@@ -149,7 +149,6 @@ BUGS: Final[dict[str, tuple[Any, str, Any]]] = {
     "an event descriptor's other holders": (BY_OBJECT, "eventfd", without),
     "the other end of a socket": (BY_OBJECT, "socket", without),
     "what a signal handler may do": (Reader, "_signals", lambda *_: set()),
-    "who may continue a stopped process": (Reader, "_above", lambda *_: iter(())),
     "pipes outside the job": (BY_OBJECT, "pipe", blind(Reader._pipe, outside={})),
     "sockets outside the job": (BY_OBJECT, "socket", blind(Reader._socket, outside={})),
     "shared locks outside the job": (BY_CALL, "shared futex", blind(Reader._shared_lock, outside={})),
@@ -188,6 +187,13 @@ def test_a_proof_that_overlooks_something_is_caught(what: str, monkeypatch: pyte
     else:
         monkeypatch.setattr(where, name, bug)
     assert any(one.wrong for one in outcomes(20 * WORLDS)), "nothing was wrong"
+
+
+@pytest.mark.slow
+def test_a_proof_that_overlooks_who_may_continue_a_stopped_process_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reader, "_above", lambda *_: iter(()))
+    monkeypatch.setattr(families, "pausers", lambda *_: {})
+    assert any(one.wrong for one in outcomes(20 * WORLDS))
 
 
 @pytest.mark.slow
