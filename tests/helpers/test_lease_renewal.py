@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from ftrun.core.group import lease
 from ftrun.core.group.messages import GroupEnd, GroupOrder
 from ftrun.helpers.messenger import group_link
 from ftrun.helpers.messenger.group_link import GroupLink
@@ -120,33 +119,6 @@ def test_a_holder_that_was_suspended_until_its_group_had_ended_ends_like_that(
         watch = wait_for(lambda: orders() or (keeper.place and keeper.place.over and keeper.watch), "its last place")
         wait_for(lambda: orders() or time.monotonic() > watch.since + 1.0, "the time in which it would have ended")
         assert not orders()
-
-
-def test_a_member_that_alone_is_cut_off_expects_nobody_in_the_place_of_a_coordinator_that_renews_its_lease(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    fields = (3, 1, "127.0.0.1:9", None, 10.0, 1.0, 1.0, "", "mine", "node", "boot", LENGTH, 1)
-    link = GroupLink(peers.MemberAddress(*fields, folder=str(tmp_path)), str(tmp_path), RecordedLines())
-    keeper = cast("LeaseKeeper", link._keeper)
-    try:
-        (folder,) = wait_for(lambda: [*tmp_path.glob("lease-*")], "the folder of the lease")
-        place = lease.Place(7, 0, "zero", "node-0", "boot", "127.0.0.1:9", 1, witnesses=((1, "mine"), (2, "two")))
-        (folder / "new").write_bytes(peers.dump(place))
-        (folder / "new").rename(folder / "7")
-
-        def takeover() -> float | None:
-            link.process(time.monotonic())
-            assert link._following is not None
-            return link._following.view.takeover if keeper.place is not None else None
-
-        keeper._usual = 600.0  # s, as if the machine were quick: what was seen just now is new
-        wait_for(lambda: takeover() == 0.0 and keeper.place is not None, "the lease")
-        assert keeper.place == place
-        keeper._usual = 0.0  # it is not renewed
-        assert wait_for(takeover, "its end") == keeper.watch.since + keeper.length
-    finally:
-        link.close(False)
 
 
 @pytest.mark.parametrize("stalls", [False, True])

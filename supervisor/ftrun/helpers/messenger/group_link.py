@@ -215,10 +215,9 @@ class GroupLink:
         place = keeper.place
         takes_at = keeper.takes_at({})
         if place is not None:
-            # A coordinator that hears nobody stops renewing soon: one that goes on has only lost this member.
-            lives = keeper.is_renewed(now) and now >= link.lease_heard[1] + 2 * QUIET
+            binding = lease.is_binding(place)
             link.view.holder = place.rank
-            link.view.takeover = 0.0 if lives or not lease.is_binding(place) else keeper.watch.since + keeper.length
+            link.view.takeover = keeper.watch.since + keeper.length if binding else 0.0
             if keeper.proved and link.lease_view is None:
                 link.lease_view = self._lease_view
         host = link.own_host

@@ -60,7 +60,6 @@ class LeaseKeeper:
         name = digest(f"{address.job}\0{address.endpoint}\0{address.size}".encode(), 8).hex()
         self._folder = f"{address.folder}/lease-{name}"
         look = min(max(LOOK, address.size / LOOKS_PER_SECOND), LONGEST)
-        self._usual = lease.RENEWAL + look + AGAIN  # s after which a renewal has been seen
         args = "\n".join(sys.path[:2]), self._folder, str(address.rank), str(look)
         self._words = [sys.executable, "-I", "-c", CODE.format(name="messenger.lease_clerk"), *args]
         self._unsure = 0, math.inf  # a place that may be taken, since its clerk died meanwhile, and since when
@@ -97,10 +96,6 @@ class LeaseKeeper:
     def is_fresh(self) -> bool:
         """Whether this member has just taken the lease over, so that the earlier witnesses may not have come yet."""
         return time.monotonic() < self._began + self.length
-
-    def is_renewed(self, now: float) -> bool:
-        """Whether the folder shows that the holder of the lease lives."""
-        return now < self.watch.since + self._usual
 
     def resumed(self, now: float) -> None:
         self.watch = lease.resumed(self.watch, now)
