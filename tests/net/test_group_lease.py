@@ -16,6 +16,7 @@ import pytest
 
 from ftrun.core.group import lease
 from ftrun.helpers.messenger.group_link import QUIET
+from ftrun.messages import group_view
 from net.test_group_fewer import QUICK, members, until_spare
 from support.group_runs import Group
 from support.hosts import PORT, Hosts
@@ -196,6 +197,9 @@ def test_a_holder_that_was_suspended_comes_back_as_a_member(hosts: Make) -> None
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_member_that_was_suspended_until_the_others_had_ended_ends_as_they_did(hosts: Make, victim: int) -> None:
     group = at_work(hosts, wait="20s")
+    if victim:  # who else is in its group it knows as soon as it has seen the lease that names it
+        view = group.rank(victim).run_dir / group_view.FILE
+        wait_for(lambda: json.loads(view.read_bytes())["takeover"], "the end of the lease in its view")
     stopped = [group.rank(victim).pid, *children_of(group.rank(victim).pid)]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
