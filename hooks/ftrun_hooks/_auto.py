@@ -1,6 +1,7 @@
 """Automatic heartbeats: each optimizer step and each batch is a heartbeat, and a long save is a section.
 
-This module is loaded when the program itself imports torch.  An error in it never reaches the program.
+This module is loaded when the program itself imports torch, or another package for which `auto/sitecustomize.py`
+watches.  An error in it never reaches the program.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from types import ModuleType
 from typing import Any, Callable
 
 from . import _importlib_bootstrap as replacing
-from . import _last
 from . import layout as at
 from ._beat import beat, own_slot
 from ._files import known
-from ._importlib_bootstrap import Target, in_trial, is_compiling, noting, with_beats, with_movement
+from ._importlib_bootstrap import Target, in_trial, is_compiling, noting, with_beats, with_exit_noted, with_movement
 from ._section import Automatic
 
 MAX_OPTIMIZERS = 4096  # optimizers in one round; a program may make a new optimizer for each step
@@ -229,16 +229,7 @@ def _distributed_load(module: Any) -> None:
 
 def _hydra(module: Any) -> None:
     """Hydra prints an exception of the program and ends with sys.exit, of which Python tells no hook."""
-    original = module.run_and_report
-
-    def run_and_report(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(*args, **kwargs)
-        except SystemExit as end:
-            _last.leave(os.environ.get("FTRUN_BEAT_DIR", ""), end)
-            raise
-
-    module.run_and_report = run_and_report
+    module.run_and_report = with_exit_noted(module.run_and_report)
 
 
 NOTHING: Target = (None, ())

@@ -9,9 +9,11 @@ of this file are not counted either, and such a warning of torch.load names the 
 
 from __future__ import annotations
 
+import os
 from functools import wraps
 from typing import Any, Callable, Optional, Tuple
 
+from . import _last
 from ._section import Automatic
 
 AnyFunction = Callable[..., Any]
@@ -102,6 +104,21 @@ def _noted(note: Callable[[Any], None], args: Any) -> None:
         note(args[0])
     except Exception:
         pass
+
+
+def with_exit_noted(function: AnyFunction) -> AnyFunction:
+    """A function that ends the program with sys.exit after an exception, which is then recorded as the cause."""
+
+    @alike(function)
+    def within(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return function(*args, **kwargs)
+        except SystemExit as end:
+            _last.leave(os.environ.get("FTRUN_BEAT_DIR", ""), end)
+            raise
+
+    return within
 
 
 def in_trial(function: AnyFunction, training: Any) -> AnyFunction:

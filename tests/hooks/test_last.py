@@ -140,8 +140,9 @@ def test_an_exception_that_hydra_prints_is_recorded(beats: BeatDir, tmp_path: Pa
     package = tmp_path / "hydra" / "_internal"
     package.mkdir(parents=True)
     (package / "utils.py").write_text(
-        "import sys\ndef run_and_report(func):\n try: return func()\n"
-        " except Exception as error:\n  print('hydra:', error)\n  sys.exit(1)\n"
+        "import os, sys\ndef run_and_report(func):\n try: return func()\n"
+        " except Exception as error:\n  if 'HYDRA_FULL_ERROR' in os.environ: raise\n"
+        "  print('hydra:', error)\n  sys.exit(1)\n"
     )
     (tmp_path / "train.py").write_text(
         "from hydra._internal import utils\nprint(utils.run_and_report(lambda: 'well'))\n"
@@ -151,6 +152,11 @@ def test_an_exception_that_hydra_prints_is_recorded(beats: BeatDir, tmp_path: Pa
     assert ended == (1, "well\nhydra: No module named 'no_such_module'\n", "")
     assert ended == ran(beats, tmp_path / "train.py", path="")
     assert (one(beats).thrown.kinds[0], one(beats).thrown.own) == ("ModuleNotFoundError", "train.py:3 in main")
+    whole = ran(beats, tmp_path / "train.py", HYDRA_FULL_ERROR="1")
+    assert whole == ran(beats, tmp_path / "train.py", path="", HYDRA_FULL_ERROR="1"), (
+        "the traceback is as without ftrun"
+    )
+    assert len(left(beats)) == 2
 
 
 def test_an_end_without_an_uncaught_exception_leaves_nothing(beats: BeatDir) -> None:
