@@ -23,6 +23,7 @@ for step in range(110): ft.beat((ft.attempt().last_step or 0) + step)
 
 
 def test_a_job_that_has_given_heartbeats_and_does_nothing_at_all_hangs(runs: Runs) -> None:
+    # It sleeps for longer than the test may last: only ftrun ends it.
     hang = "print('stopped', flush=True)\nif first: time.sleep(10**6)\nos._exit(0)"
     run = runs.ends(0, "--grace", "off", *python(STEPS + hang), program=IDLE)
     (found,) = run.named("hang")
@@ -45,6 +46,7 @@ def test_a_job_that_waits_for_a_signal_on_purpose_does_not(runs: Runs) -> None:
 def test_a_stall_is_written_down_once_and_ends_nothing(runs: Runs) -> None:
     told = runs.folder / "told"
     notify = "--notify-on", "stalled", "--on-event", f'echo "$FTRUN_MESSAGE" >> {told}'
+    # It stalls for longer than the test may last: an operator's restart ends it.
     run = runs.start(*notify, *python(STEPS + "if first: time.sleep(10**6)\nos._exit(0)"), program=TOLD)
     stalled = run.until("stalled")
     assert (stalled["rank"], stalled["step"]) == (0, 109)

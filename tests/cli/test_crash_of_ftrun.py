@@ -14,6 +14,7 @@ from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages.state import dump_state, load_state
 from support.runs import FTHANG, HOUSE, Runs, alive, carrying, number_in, patched, python, wait_for
 
+# Both sleep for longer than the test may last: the death of ftrun ends the command, the next ftrun its daemon.
 LEAVES = """
 import os, time
 if ft.attempt().start_cnt > 1: sys.exit(0)
@@ -46,7 +47,8 @@ def test_command_dies_with_a_killed_ftrun_and_its_daemons_before_the_next_start(
 
 def test_counts_survive_a_killed_ftrun(runs: Runs) -> None:
     hang = ("--hang-timeout", "300ms", "--grace", "off")
-    # Without a heartbeat the third start is no hang before ftrun is killed.
+    # It sleeps for longer than the test may last, which is a hang.  Without a heartbeat the third start is none before
+    # ftrun is killed.
     code = "import time\nif ft.attempt().start_cnt != 3: ft.beat(1); ft.checkpoint(1)\ntime.sleep(3600)"
     first = runs.start(*hang, *python(code))
     first.until("restart", 2)

@@ -156,6 +156,7 @@ def test_program_with_an_excepthook_of_its_own_is_understood(runs: Runs) -> None
 @pytest.mark.slow
 @pytest.mark.torch
 def test_rank_that_failed_under_torchrun_is_named(runs: Runs) -> None:
+    # Rank 0 sleeps for longer than the test may last: torchrun ends it because of rank 1.
     code = "import os, time\nif os.environ['RANK'] == '1': assert False, 'odd'\ntime.sleep(3600)\n"
     _, script = program(runs, code)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]

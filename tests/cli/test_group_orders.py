@@ -17,6 +17,7 @@ from support.ports import free_port
 from support.runs import Run, Runs, descendants, python, wait_for
 
 STEPS = "import time\nn = 1000 * ft.attempt().start_cnt\nwhile True:\n    n += 1; ft.beat(n); time.sleep(0.02)"
+# In step 1020 it sleeps for longer than the test may last, so that ftrun finds a hang.
 HANGS_ONCE = STEPS.replace("time.sleep(0.02)", "time.sleep(3600 if n == 1020 else 0.02)")
 # The main thread waits for ever, and another one writes: not so little that it is taken for nothing.
 LOGS = """import threading, time
@@ -205,7 +206,7 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on(pair: Pair, lost: bool) -> 
     for pid in job:
         with contextlib.suppress(ProcessLookupError):  # of a lost member's peer some end by themselves
             os.kill(pid, signal.SIGSTOP)
-    time.sleep(8)  # that is what happens to it
+    time.sleep(8)  # the suspension itself, which has to be longer than each timeout above; nothing happens in it
     for pid in reversed(job):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)

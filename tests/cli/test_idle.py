@@ -19,6 +19,7 @@ derived.idle_timeout = lambda found: 1.0 if timeout(found) == 60.0 else timeout(
 MINUTE = patched(FAST)
 OPTIONS = ("--idle-timeout", "1s", "--no-auto-beat", "--grace", "off", "--restart-on", "none", "--probe", "off")
 AUTO = ("--no-auto-beat", "--grace", "off", "--restart-on", "none", "--probe", "nvidia")
+# It sleeps for longer than any test may last: only ftrun, or the test, ends it.
 QUIET = "import time\ntime.sleep(10**6)"
 # Works for so long, and ends well.
 FOR = "import os, time\nuntil = time.monotonic() + {}\nwhile time.monotonic() < until:\n    {}\nos._exit(0)"
@@ -138,6 +139,7 @@ def test_slow_program_is_cleared_by_evidence_and_found_when_it_stops(runs: Runs)
     code = "import os, time\n"
     code += "".join(f"def place_{n}(): time.sleep(0.2)\n" for n in range(places))
     code += f"places = [globals()[f'place_{{n}}'] for n in range({places})]\n"
+    # It stops for longer than the test may last: ftrun has to find it.
     code += "while not os.path.exists('stop'): places.pop()()\ntime.sleep(3600)"
     run = runs.start("-v", *OPTIONS, sys.executable, "-c", code)
     cleared = run.until("cleared")

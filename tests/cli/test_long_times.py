@@ -13,6 +13,7 @@ import ftrun.host.beat_access, ftrun.pid1.loop
 ftrun.host.beat_access.CHECKS_AFTER_START, ftrun.pid1.loop.SETTLED = (0.01,), 0.01
 """
 TIMEOUTS = ("hang", "start", "idle", "section")
+# The command lives for a second, in which PID 1 waits with that timeout.
 WAITS = "import time; {0}; time.sleep(1); sys.exit(3)"
 
 

@@ -346,6 +346,7 @@ def test_something_may_follow_the_only_process_that_moves(
         ("timeout 75 python x.py 3600", 75.0),
         ("timeout --preserve-status -k 30 -s INT 1.5h python", 5400.0),
         ("timeout --kill-after=5 --signal=INT 2d python", 172800.0),
+        ("timeout 20m python", 1200.0),
         ("timeout 0 python", math.inf),
         ("timeout -t 75 python", 75.0),
         ("timeout soon python", None),
